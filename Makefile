@@ -1,0 +1,35 @@
+# Every target sets up what it needs on a machine that has Python, make and the package registries.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench clean
+
+help:             ## What there is to make
+	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1	/' | expand -t 20
+
+demo: $(READY)    ## Trains on digits, all data against OrderDP
+	$(BIN)/python examples/digits.py
+
+test: $(READY)    ## Runs all tests
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(READY)   ## Lints and checks types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(READY)   ## Measures, as JSON lines: ratios of two things timed in the same run
+	$(BIN)/python -m benchmarks
+
+clean:            ## Removes the environment and all caches
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[demo,test,check]'
+	@touch $(READY)

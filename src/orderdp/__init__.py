@@ -1,0 +1,68 @@
+"""OrderDP: train on fewer samples each epoch, without losing accuracy.
+
+Names are loaded when they are first used, so that importing this package costs nothing by itself.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from orderdp import errors, policies
+    from orderdp.loading import Indexed
+    from orderdp.losses import last_layer_gradient_norm, per_sample, top_mean
+    from orderdp.policies import OrderDP
+    from orderdp.policy import Column, Context, Policy, Selection
+    from orderdp.pruner import Pruner
+    from orderdp.state import load_checkpoint, save_checkpoint
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Column": "orderdp.policy",
+    "Context": "orderdp.policy",
+    "Indexed": "orderdp.loading",
+    "OrderDP": "orderdp.policies",
+    "Policy": "orderdp.policy",
+    "Pruner": "orderdp.pruner",
+    "Selection": "orderdp.policy",
+    "last_layer_gradient_norm": "orderdp.losses",
+    "load_checkpoint": "orderdp.state",
+    "per_sample": "orderdp.losses",
+    "save_checkpoint": "orderdp.state",
+    "top_mean": "orderdp.losses",
+}
+_MODULES = ("errors", "policies")
+
+__all__ = [
+    "Column",
+    "Context",
+    "Indexed",
+    "OrderDP",
+    "Policy",
+    "Pruner",
+    "Selection",
+    "__version__",
+    "errors",
+    "last_layer_gradient_norm",
+    "load_checkpoint",
+    "per_sample",
+    "policies",
+    "save_checkpoint",
+    "top_mean",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"orderdp.{name}")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'orderdp' has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,72 @@
+"""Where training stands. Only feedback moves it.
+
+Loaders prefetch, frameworks look at a batch before they start, progress bars ask for lengths: none of that is
+training, so none of it may move time. A position is counted where losses come back, in samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+__all__ = ["Clock"]
+
+
+@dataclass
+class Clock:
+    """The current epoch and how much of it is done.
+
+    Attributes:
+        epoch: The epoch that is open, or the next one where none is.
+        trained: Samples of it whose losses have come back; the position from which it is served.
+        end: The position at which it ends; None while nobody goes through it.
+        kept_before: Samples trained on in earlier epochs.
+        moved: Whether losses have come back since it was opened or loaded.
+        idle_passes: How often it was handed out to its end since then.
+    """
+
+    epoch: int = 0
+    trained: int = 0
+    end: int | None = None
+    kept_before: int = 0
+    moved: bool = False
+    idle_passes: int = 0
+
+    @property
+    def epochs_done(self) -> float:
+        """Epochs trained, the current one by its share."""
+        return self.epoch + (min(1.0, self.trained / self.end) if self.end else 0.0)
+
+    @property
+    def kept(self) -> int:
+        """Samples trained on so far."""
+        return self.kept_before + self.trained
+
+    def tick(self, samples: int) -> bool:
+        """Counts samples whose losses have come back; says whether that ends the epoch."""
+        self.moved = True
+        self.trained += samples
+        return self.end is not None and self.trained >= self.end
+
+    def next_epoch(self) -> None:
+        """Goes on to the start of the next epoch."""
+        self.kept_before = self.kept
+        self.epoch += 1
+        self.trained, self.end = 0, None
+        self.moved, self.idle_passes = False, 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Numbers from which the clock can be set again."""
+        return asdict(self)
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Clock:
+        """A clock as it was, with nothing trained since."""
+        end = state["end"]
+        return cls(
+            epoch=int(state["epoch"]),
+            trained=int(state["trained"]),
+            end=None if end is None else int(end),
+            kept_before=int(state["kept_before"]),
+        )

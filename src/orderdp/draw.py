@@ -1,0 +1,187 @@
+"""The kernels of a draw: a uniform pool, its largest scores with fair ties, a shuffled order.
+
+Numpy only, and no knowledge of policies. Everything goes by fixed blocks of `BLOCK` samples: how many of a block
+are in the pool comes from one multivariate hypergeometric draw, which ones from a generator that belongs to the
+block, and ties are broken by a hash of the index. So a block can be worked on by whoever holds it, and the whole
+is the same draw.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
+
+import numpy as np
+
+from orderdp.errors import ConfigError
+
+__all__ = ["BLOCK", "fair_hash", "pool_mask", "top_of_part", "top_of_pool", "visiting_order"]
+
+#: Samples in a block. Changing it changes which samples a seed draws.
+BLOCK = 1 << 16
+
+# numpy's hypergeometric sampler refuses larger populations.
+_MOST_SAMPLES = 10**9 - 1
+
+# Below this, starting a thread costs more than it saves.
+_SORT_IN_PARALLEL = 1 << 17
+
+
+class Streams(Protocol):
+    """Makes the generator that belongs to some tags."""
+
+    def __call__(self, *tags: int | str) -> np.random.Generator:
+        """The generator called `tags`."""
+        ...
+
+
+def pool_mask(n: int, s: int, rng: Streams) -> np.ndarray:
+    """Marks a uniform pool: exactly `s` of `n` samples, every such set equally likely.
+
+    >>> from functools import partial
+    >>> from orderdp.randomness import generator
+    >>> int(pool_mask(10, 6, partial(generator, 0)).sum())
+    6
+    """
+    if s == n:
+        return np.ones(n, dtype=np.bool_)
+    mask = np.empty(n, dtype=np.bool_)
+    counts = _counts(n, s, rng("pool"))
+    for block, (start, stop) in enumerate(_blocks(n)):
+        width, count = stop - start, int(counts[block])
+        # Choose the smaller side: a choice costs by the number chosen.
+        choose_in = 2 * count <= width
+        chosen = rng("pool", block).choice(width, count if choose_in else width - count, replace=False, shuffle=False)
+        mask[start:stop] = not choose_in
+        mask[start:stop][chosen] = choose_in
+    return mask
+
+
+def top_of_pool(scores: np.ndarray, pool: np.ndarray, q: int, tie_key: int) -> np.ndarray:
+    """The indices of the `q` largest scores in the pool, ascending; equal scores are chosen among fairly.
+
+    Args:
+        scores: float32, one for each sample; +inf ranks first. No NaN, no -inf.
+        pool: Which samples are in the pool, as from `pool_mask`.
+        q: How many to keep, at most the size of the pool.
+        tie_key: Key of the hash that orders equal scores.
+    """
+    n = len(scores)
+    if q == int(np.count_nonzero(pool)):
+        return np.flatnonzero(pool)
+    keys = np.where(pool, scores, np.float32(-np.inf))
+    ordered = keys.copy()
+    ordered.partition(n - q)
+    threshold = ordered[n - q]
+    del ordered
+    kept = keys > threshold
+    tied = keys == threshold
+    del keys
+    missing = q - int(np.count_nonzero(kept))
+    if missing < int(np.count_nonzero(tied)):
+        _keep_smallest_hashes(tied, missing, tie_key)
+    kept |= tied
+    return np.flatnonzero(kept)
+
+
+def top_of_part(part: np.ndarray, scores: np.ndarray, count: int, tie_key: int) -> np.ndarray:
+    """The `count` of the samples `part` with the largest `scores`, in the order in which they stand in `part`."""
+    best_first = np.lexsort((fair_hash(part, tie_key), -scores))
+    return part[np.sort(best_first[:count])]
+
+
+def visiting_order(indices: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
+    """The `indices`, each below `n` and unique, in a uniformly random order.
+
+    Sorts random words that carry an index in their low bits, which is several times faster than a shuffle once
+    the indices outgrow the processor's cache. The few words whose random parts are equal would come out in the
+    order of their indices; they are put in random order among themselves afterwards.
+    """
+    bits = np.uint64(max(n - 1, 1).bit_length())
+    low = np.uint64((1 << int(bits)) - 1)
+    words: np.ndarray = rng.bit_generator.random_raw(len(indices))
+    words &= ~low
+    words |= indices.view(np.uint64)
+    _sort(words)
+    _shuffle_equal_prefixes(words, bits, rng)
+    words &= low
+    return words.view(np.int64)
+
+
+def fair_hash(indices: np.ndarray, key: int) -> np.ndarray:
+    """A 64-bit hash of each index under `key`. Different indices never collide (each step can be undone)."""
+    h = indices.astype(np.uint64)
+    h *= np.uint64(0x9E3779B97F4A7C15)
+    h += np.uint64(key)
+    h ^= h >> np.uint64(30)
+    h *= np.uint64(0xBF58476D1CE4E5B9)
+    h ^= h >> np.uint64(27)
+    h *= np.uint64(0x94D049BB133111EB)
+    h ^= h >> np.uint64(31)
+    return h
+
+
+def _blocks(n: int) -> Iterator[tuple[int, int]]:
+    return ((start, min(start + BLOCK, n)) for start in range(0, n, BLOCK))
+
+
+def _counts(n: int, s: int, rng: np.random.Generator) -> np.ndarray:
+    """How many of each block are in the pool."""
+    if n > _MOST_SAMPLES:
+        raise ConfigError(
+            f"one process can draw from at most {_MOST_SAMPLES:,} samples, got {n:,}. "
+            "Split the data set over several pruners."
+        )
+    widths = np.array([stop - start for start, stop in _blocks(n)], dtype=np.int64)
+    return rng.multivariate_hypergeometric(widths, s, method="marginals")
+
+
+def _keep_smallest_hashes(marked: np.ndarray, count: int, key: int) -> None:
+    """Leaves marked only the `count` marked samples with the smallest hashes.
+
+    The hashes are made twice, block by block, because keeping the indices beside them would double the memory
+    of the first draw, where every sample is tied.
+    """
+    if count == 0:
+        marked[:] = False
+        return
+    hashes = np.empty(int(np.count_nonzero(marked)), dtype=np.uint64)
+    filled = 0
+    for start, stop in _blocks(len(marked)):
+        found = fair_hash(np.flatnonzero(marked[start:stop]) + start, key)
+        hashes[filled : filled + len(found)] = found
+        filled += len(found)
+    hashes.partition(count - 1)
+    threshold = hashes[count - 1]
+    del hashes
+    for start, stop in _blocks(len(marked)):
+        places = np.flatnonzero(marked[start:stop])
+        marked[start:stop][places] = fair_hash(places + start, key) <= threshold
+
+
+def _sort(words: np.ndarray) -> None:
+    """Sorts in place, in as many threads as there are cores (numpy lets go of the interpreter meanwhile)."""
+    threads = min(os.cpu_count() or 1, 8)
+    if threads == 1 or len(words) < _SORT_IN_PARALLEL:
+        words.sort()
+        return
+    cuts = [len(words) * i // threads for i in range(threads + 1)]
+    words.partition(cuts[1:-1])
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(lambda i: words[cuts[i] : cuts[i + 1]].sort(), range(threads)))
+
+
+def _shuffle_equal_prefixes(words: np.ndarray, bits: np.uint64, rng: np.random.Generator) -> None:
+    """Puts sorted words that agree above their low `bits` in random order among themselves."""
+    repeated = []
+    for start in range(0, len(words) - 1, BLOCK):
+        prefixes = words[start : start + BLOCK + 1] >> bits
+        repeated.append(np.flatnonzero(prefixes[1:] == prefixes[:-1]) + start)
+    first = np.concatenate(repeated) if repeated else np.empty(0, dtype=np.int64)
+    if len(first) == 0:
+        return
+    places = np.union1d(first, first + 1)
+    group = words[places] >> bits
+    words[places] = words[places][np.lexsort((rng.bit_generator.random_raw(len(places)), group))]

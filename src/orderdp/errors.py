@@ -1,0 +1,93 @@
+"""Everything this library raises or warns about.
+
+::
+
+    OrderDPError
+    ├── ConfigError (ValueError)         a parameter is out of range or contradicts another
+    │   └── UnknownSizeError             the policy cannot say in advance how much it keeps
+    ├── DatasetError (ValueError)        the data set has no length, is empty, or has changed
+    ├── FeedbackError (ValueError)       index, losses or scores of a step do not fit together
+    │   └── IndexRangeError (IndexError) an index outside the data set
+    ├── NonFiniteLossError               NaN or infinite losses, with ``on_nan="raise"``
+    └── StateError (ValueError)          a checkpoint is damaged or belongs to something else
+
+    OrderDPWarning (UserWarning)
+    ├── NoFeedbackWarning                an epoch was used up and no loss came back
+    └── NonFiniteLossWarning             NaN or infinite losses were left out of the scores
+
+Messages say what must be, what came, and what to do about it.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "ConfigError",
+    "DatasetError",
+    "FeedbackError",
+    "IndexRangeError",
+    "NoFeedbackWarning",
+    "NonFiniteLossError",
+    "NonFiniteLossWarning",
+    "OrderDPError",
+    "OrderDPWarning",
+    "StateError",
+    "UnknownSizeError",
+]
+
+
+class OrderDPError(Exception):
+    """Root of everything raised on purpose by this library."""
+
+
+class ConfigError(OrderDPError, ValueError):
+    """A parameter is out of range or contradicts another."""
+
+
+class UnknownSizeError(ConfigError):
+    """The number asked for depends on losses nobody has seen yet; its bounds are known.
+
+    Attributes:
+        lower: The smallest value it can take.
+        upper: The largest value it can take.
+    """
+
+    def __init__(self, message: str, lower: int, upper: int) -> None:
+        super().__init__(message)
+        self.lower = lower
+        self.upper = upper
+
+    def __reduce__(self) -> tuple[type[UnknownSizeError], tuple[str, int, int]]:
+        # Exceptions pickle through their args alone, which would lose the bounds.
+        return type(self), (str(self), self.lower, self.upper)
+
+
+class DatasetError(OrderDPError, ValueError):
+    """The data set has no length, is empty, or is not the one the pruner was made for."""
+
+
+class FeedbackError(OrderDPError, ValueError):
+    """What a training step handed back (index, losses, scores) does not fit together."""
+
+
+class IndexRangeError(FeedbackError, IndexError):
+    """An index points outside the data set."""
+
+
+class NonFiniteLossError(OrderDPError):
+    """NaN or infinite losses came back and ``on_nan="raise"`` was asked for."""
+
+
+class StateError(OrderDPError, ValueError):
+    """A checkpoint is damaged or belongs to another policy, data set or library."""
+
+
+class OrderDPWarning(UserWarning):
+    """Root of this library's warnings."""
+
+
+class NoFeedbackWarning(OrderDPWarning):
+    """An epoch was used up and no loss came back through ``Pruner.update``."""
+
+
+class NonFiniteLossWarning(OrderDPWarning):
+    """NaN or infinite losses were left out of the scores."""

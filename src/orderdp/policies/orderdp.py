@@ -1,0 +1,166 @@
+"""OrderDP: a uniform pool, and of it the samples with the largest last-seen loss."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+from functools import partial
+from numbers import Real
+from typing import Literal
+
+import numpy as np
+
+from orderdp import draw
+from orderdp.errors import ConfigError
+from orderdp.policy import Context, Selection, Table
+from orderdp.randomness import key64
+
+__all__ = ["OrderDP"]
+
+
+@dataclass(frozen=True, repr=False)
+class OrderDP:
+    """Each round draws a uniform pool of s of the n samples and keeps the q with the largest last-seen loss.
+
+    Say how much is pruned, or set the two dials of the method, or say how much is pruned and set one dial:
+
+    >>> OrderDP(prune_ratio=0.4).sizes(50_000)
+    (44006, 30000)
+    >>> OrderDP(exploration=0.8, exploitation=0.75).sizes(50_000)
+    (40000, 30000)
+    >>> OrderDP(prune_ratio=0.4, exploration=0.8).sizes(50_000)
+    (40000, 30000)
+
+    Args:
+        prune_ratio: Share of the data set left out each epoch, in [0, 1). The share kept is exact.
+        exploration: Size of the pool as a share of the data set, s/n, in (0, 1]. At 1 the rule is plain top-q.
+        exploitation: Share of the pool that is kept, q/s, in (0, 1]. At 1 the rule is plain random.
+        every: "epoch" draws once and goes through the kept samples in ordinary batches. "batch" lets every step
+            take the next share of the pool and train on its hardest samples, by the scores of that moment.
+
+    With `prune_ratio` alone, exploration is ``(1 - prune_ratio) ** 0.25``: 0.88 at 40 % pruned, 0.84 at 50 %,
+    0.74 at 70 %. On Fashion-MNIST and CIFAR-10 pools of that size were as good as any or better, and markedly
+    better than small ones, at the same number of samples trained on.
+    """
+
+    prune_ratio: float | None = None
+    _: KW_ONLY
+    exploration: float | None = None
+    exploitation: float | None = None
+    every: Literal["epoch", "batch"] = "epoch"
+
+    def __post_init__(self) -> None:
+        _check_ratio("prune_ratio", self.prune_ratio)
+        _check_dial("exploration", self.exploration, "the size of the pool as a share of the data set, s/n")
+        _check_dial("exploitation", self.exploitation, "the share of the pool that is kept, q/s")
+        if self.every not in ("epoch", "batch"):
+            raise ConfigError(f'every must be "epoch" or "batch", got {self.every!r}.')
+        self._check_together()
+
+    def __repr__(self) -> str:
+        given = {name: getattr(self, name) for name in ("prune_ratio", "exploration", "exploitation")}
+        parts = [f"{name}={float(value)!r}" for name, value in given.items() if value is not None]
+        if self.every != "epoch":
+            parts.append(f"every={self.every!r}")
+        return f"OrderDP({', '.join(parts)})"
+
+    @property
+    def needs_feedback(self) -> bool:
+        """Whether a draw depends on the losses: not where the whole pool is kept."""
+        return not (self.prune_ratio == 0 or self.exploitation == 1)
+
+    def sizes(self, n: int) -> tuple[int, int]:
+        """The size s of the pool and the number q kept of it, out of `n` samples."""
+        if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
+            raise ConfigError(f"n must be a whole number of samples, at least 1, got {n!r}.")
+        s, q = self._sizes(int(n))
+        if q < 1:
+            raise ConfigError(f"{self} keeps {q} of {n} samples; at least one must be left. Prune less.")
+        if not q <= s <= n:
+            raise ConfigError(
+                f"{self} would keep {q} out of a pool of {s} of {n} samples; it must be q <= s <= n. "
+                "Choose a larger exploration or prune more."
+            )
+        return s, q
+
+    def size(self, n: int, context: Context) -> int:
+        """How many of `n` samples an epoch trains on."""
+        return self.sizes(n)[1]
+
+    def select(self, table: Table, context: Context) -> Selection:
+        """Draws a pool, keeps its largest scores, shuffles them."""
+        _, q = self.sizes(context.n)
+        kept = draw.top_of_pool(table["score"], self._pool(context), q, _tie_key(context))
+        return Selection(_shuffled(kept, context))
+
+    def candidates(self, context: Context) -> np.ndarray:
+        """The pool in random order, for ``every="batch"``."""
+        return _shuffled(np.flatnonzero(self._pool(context)), context)
+
+    def pick(self, part: np.ndarray, scores: np.ndarray, count: int, context: Context) -> np.ndarray:
+        """The `count` largest scores of one step's share of the pool."""
+        return draw.top_of_part(part, scores, count, _tie_key(context))
+
+    def _pool(self, context: Context) -> np.ndarray:
+        s, _ = self.sizes(context.n)
+        return draw.pool_mask(context.n, s, partial(context.rng, "epoch", context.epoch))
+
+    def _sizes(self, n: int) -> tuple[int, int]:
+        if self.prune_ratio is None:
+            assert self.exploration is not None
+            assert self.exploitation is not None
+            s = round(self.exploration * n)
+            return s, round(self.exploitation * s)
+        keep = 1 - self.prune_ratio
+        q = round(keep * n)
+        if self.exploration is not None:
+            return round(self.exploration * n), q
+        if self.exploitation is not None:
+            return round(q / self.exploitation), q
+        return max(round(keep**0.25 * n), q), q
+
+    def _check_together(self) -> None:
+        ratio, exploration, exploitation = self.prune_ratio, self.exploration, self.exploitation
+        if ratio is None:
+            if exploration is None or exploitation is None:
+                raise ConfigError(
+                    f"give prune_ratio, or both exploration and exploitation, got exploration={exploration} and "
+                    f"exploitation={exploitation}. OrderDP(prune_ratio=0.4) trains on 60 % of the data."
+                )
+            return
+        keep = 1 - ratio
+        if exploration is not None and exploitation is not None and abs(exploration * exploitation - keep) > 1e-9:
+            raise ConfigError(
+                f"prune_ratio={ratio} keeps a share of {keep:g}, but exploration={exploration} times exploitation="
+                f"{exploitation} keeps {exploration * exploitation:g}. Leave one of the three out."
+            )
+        for name, dial in (("exploration", exploration), ("exploitation", exploitation)):
+            if dial is not None and dial < keep - 1e-9:
+                raise ConfigError(
+                    f"{name} must be at least the share that is kept, {keep:g} at prune_ratio={ratio}, got {dial}. "
+                    "Choose it larger, or prune more."
+                )
+
+
+def _tie_key(context: Context) -> int:
+    return key64(context.seed, "ties", context.epoch)
+
+
+def _shuffled(indices: np.ndarray, context: Context) -> np.ndarray:
+    return draw.visiting_order(indices, context.n, context.rng("epoch", context.epoch, "order"))
+
+
+def _check_ratio(name: str, value: float | None) -> None:
+    if value is None:
+        return
+    if not _is_number(value) or not 0 <= value < 1:
+        hint = " It is a fraction, not a percentage." if _is_number(value) and 1 < value <= 100 else ""
+        raise ConfigError(f"{name} must be in [0, 1), got {value!r}.{hint}")
+
+
+def _check_dial(name: str, value: float | None, meaning: str) -> None:
+    if value is not None and (not _is_number(value) or not 0 < value <= 1):
+        raise ConfigError(f"{name} must be in (0, 1], got {value!r}. It is {meaning}.")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)

@@ -1,0 +1,256 @@
+"""Samplers for a DataLoader. They hand out what the pruner's current epoch holds; they decide nothing.
+
+The draw is made in ``__iter__`` and not at the first ``next``, because some frameworks ask for the length in
+between. What they return is an iterator whose own ``iter()`` is itself: today's DataLoader calls ``iter`` on it
+once for every batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping, Sized
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import torch
+from torch.utils.data import Sampler
+
+from orderdp.epochs import Epoch, FixedEpoch
+from orderdp.errors import ConfigError, DatasetError, StateError
+from orderdp.randomness import key64
+
+if TYPE_CHECKING:
+    from orderdp.timeline import Timeline
+
+__all__ = [
+    "BatchCursor",
+    "PrunedBatchSampler",
+    "PrunedSampler",
+    "SampleCursor",
+    "Serving",
+    "View",
+    "batches_in",
+    "check_batch_size",
+    "check_length",
+]
+
+# Indices turned into Python numbers at a time by the plain sampler.
+_CHUNK = 4096
+
+
+class View(Protocol):
+    """One way of going through an epoch: which order, which batches."""
+
+    @property
+    def arrangement(self) -> Hashable:
+        """Equal for views that go through an epoch in the same order."""
+        ...
+
+    @property
+    def lookahead(self) -> int | None:
+        """How many samples may be asked for before the first one is used; None if unknown."""
+        ...
+
+    def arrange(self) -> Epoch:
+        """The epoch in this view's order."""
+        ...
+
+    def end(self, epoch: Epoch, start: int) -> int:
+        """The position at which this view ends if it starts at `start`."""
+        ...
+
+
+class Serving(NamedTuple):
+    """An epoch that has been opened: its number, and from which position to which it is handed out."""
+
+    epoch: Epoch
+    number: int
+    start: int
+    end: int
+
+
+class _Cursor:
+    """Walks through one epoch.
+
+    It has the two methods by which torchdata's StatefulDataLoader stores where it is. That loader then owns the
+    position: it may have handed out fewer batches than it asked for, and skips some itself on the way back.
+    """
+
+    def __init__(self, timeline: Timeline, serving: Serving) -> None:
+        self._timeline = timeline
+        self._epoch, self._number, self._position, self._end = serving
+
+    def _stop_at_end(self) -> None:
+        if self._position >= self._end:
+            self._timeline.handed_out(self._epoch)
+            raise StopIteration
+
+    def state_dict(self) -> dict[str, int]:
+        """Which epoch this is, how far it has been handed out, and where it ends."""
+        return {"epoch": self._number, "position": self._position, "end": self._end}
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Goes to where `state` was taken."""
+        if state["epoch"] == self._number:
+            self._position = state["position"]
+        elif state["epoch"] < self._number and state["position"] >= state["end"]:
+            self._position = self._end  # that epoch is over, and what is asked for is the rest of it: nothing
+        else:
+            raise StateError(
+                f"the loader's state is of epoch {state['epoch']}, the pruner is at epoch {self._number}. "
+                "Load the pruner's state, from the same checkpoint, before the loader's."
+            )
+
+
+class SampleCursor(_Cursor):
+    """Walks through an epoch sample by sample."""
+
+    def __init__(self, timeline: Timeline, serving: Serving) -> None:
+        super().__init__(timeline, serving)
+        self._chunk: list[int] = []
+        self._chunk_start = 0
+
+    def __iter__(self) -> Iterator[int]:
+        return self
+
+    def __next__(self) -> int:
+        self._stop_at_end()
+        offset = self._position - self._chunk_start
+        if not 0 <= offset < len(self._chunk):
+            self._chunk = self._epoch.batch(self._position, _CHUNK)
+            self._chunk_start, offset = self._position, 0
+        self._position += 1
+        return self._chunk[offset]
+
+
+class BatchCursor(_Cursor):
+    """Walks through an epoch batch by batch."""
+
+    def __init__(self, timeline: Timeline, serving: Serving, batch_size: int) -> None:
+        super().__init__(timeline, serving)
+        self._batch_size = batch_size
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return self
+
+    def __next__(self) -> list[int]:
+        self._stop_at_end()
+        batch = self._epoch.batch(self._position, self._batch_size)
+        self._position += len(batch)
+        return batch
+
+
+class PrunedSampler(Sampler[int]):
+    """The current epoch's samples one by one, for a DataLoader that makes its own batches."""
+
+    arrangement = "as drawn"
+    lookahead = None
+
+    def __init__(self, timeline: Timeline) -> None:
+        self._timeline = timeline
+
+    def __iter__(self) -> Iterator[int]:
+        return SampleCursor(self._timeline, self._timeline.open(self))
+
+    def __len__(self) -> int:
+        """Samples in a whole epoch, also while one is being resumed."""
+        return self._timeline.epoch_size()
+
+    def arrange(self) -> Epoch:
+        """The selection in the order in which it was drawn."""
+        if self._timeline.stepwise:
+            raise ConfigError(
+                'every="batch" chooses batch by batch, so it must know the batches; a sampler of single indices '
+                "does not. Use pruner.loader(...) or pruner.batch_sampler(...)."
+            )
+        return FixedEpoch(self._timeline.select().indices, arrangement=self.arrangement)
+
+    def end(self, epoch: Epoch, start: int) -> int:
+        """All of it."""
+        return epoch.end(start, 1, drop_last=False)
+
+
+class PrunedBatchSampler(Sampler[list[int]]):
+    """The current epoch's samples in batches.
+
+    Args:
+        timeline: Whose epoch.
+        batch_size: Samples a batch.
+        drop_last: Whether to leave out a last, smaller batch.
+        dataset: Looked at to find out whether its length has changed; None where there is none to look at.
+        generator: Seeded anew for each epoch, for the seeds of a DataLoader's workers.
+        prefetched: How many batches the loader asks for before the first one is used; None if unknown.
+    """
+
+    def __init__(
+        self,
+        timeline: Timeline,
+        batch_size: int,
+        drop_last: bool = False,
+        *,
+        dataset: Sized | None = None,
+        generator: torch.Generator | None = None,
+        prefetched: int | None = None,
+    ) -> None:
+        self.batch_size = check_batch_size(batch_size)
+        self.drop_last = bool(drop_last)
+        self.sampler = PrunedSampler(timeline)
+        self.lookahead = None if prefetched is None else prefetched * batch_size
+        self._timeline = timeline
+        self._dataset = dataset
+        self._generator = generator
+
+    def __iter__(self) -> Iterator[list[int]]:
+        if self._dataset is not None:
+            check_length(self._dataset, self._timeline.n)
+        serving = self._timeline.open(self)
+        if serving.end == 0:
+            raise ConfigError(
+                f"an epoch of {self._timeline.epoch_size()} samples has no full batch of {self.batch_size}. "
+                "Choose a smaller batch_size, prune less, or set drop_last=False."
+            )
+        if self._generator is not None:
+            # So that a resumed epoch starts its workers with the seeds it had.
+            self._generator.manual_seed(key64(self._timeline.seed, "workers", serving.number) >> 1)
+        return BatchCursor(self._timeline, serving, self.batch_size)
+
+    def __len__(self) -> int:
+        """Batches in a whole epoch, also while one is being resumed."""
+        return batches_in(self._timeline.epoch_size(), self.batch_size, self.drop_last)
+
+    @property
+    def arrangement(self) -> Hashable:
+        """As drawn; or, where every step chooses, by how the epoch is cut into steps."""
+        return (self.batch_size, self.drop_last) if self._timeline.stepwise else PrunedSampler.arrangement
+
+    def arrange(self) -> Epoch:
+        """The epoch as drawn, or step by step."""
+        if self._timeline.stepwise:
+            return self._timeline.step_by_step(self.batch_size, self.drop_last)
+        return self.sampler.arrange()
+
+    def end(self, epoch: Epoch, start: int) -> int:
+        """The end of the last batch."""
+        return epoch.end(start, self.batch_size, self.drop_last)
+
+
+def batches_in(samples: int, batch_size: int, drop_last: bool) -> int:
+    """How many batches `samples` make."""
+    return samples // batch_size if drop_last else -(-samples // batch_size)
+
+
+def check_batch_size(batch_size: Any) -> int:
+    """A usable batch size, or an error."""
+    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+        raise ConfigError(
+            f"batch_size must be a whole number, at least 1, got {batch_size!r}. "
+            "For samples one by one use DataLoader(Indexed(dataset), sampler=pruner.sampler, batch_size=None)."
+        )
+    return batch_size
+
+
+def check_length(dataset: Sized, n: int) -> None:
+    """Raises where the data set is not as long as it was."""
+    if len(dataset) != n:
+        raise DatasetError(
+            f"the data set must have the {n} samples the pruner was made for, it has {len(dataset)}. "
+            "Make a new Pruner for it, or pass the data set the Pruner was made with."
+        )

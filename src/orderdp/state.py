@@ -1,0 +1,60 @@
+"""Checkpoint files: written whole or not at all, and read without running anything that is in them."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from orderdp.errors import StateError
+
+__all__ = ["load_checkpoint", "save_checkpoint"]
+
+
+def save_checkpoint(path: str | os.PathLike[str], state: Mapping[str, Any]) -> None:
+    """Writes tensors, numbers, strings and containers of them to `path`.
+
+    The file is written under a temporary name and renamed, so `path` holds the old checkpoint or the new one and
+    never half of either.
+
+    Args:
+        path: Where to. Its folder must exist.
+        state: What, for example ``{"model": model.state_dict(), "pruner": pruner.state_dict()}``.
+    """
+    path = Path(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            torch.save(dict(state), file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def load_checkpoint(path: str | os.PathLike[str], map_location: Any = "cpu") -> dict[str, Any]:
+    """Reads what `save_checkpoint` wrote; only tensors and plain values, never code.
+
+    Args:
+        path: Where from.
+        map_location: Where tensors go, as in `torch.load`.
+    """
+    if not Path(path).exists():
+        raise StateError(f"there is no checkpoint at {os.fspath(path)!r}.")
+    try:
+        state = torch.load(path, map_location=map_location, weights_only=True)
+    except (RuntimeError, EOFError, pickle.UnpicklingError, zipfile.BadZipFile, ValueError, KeyError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise StateError(
+            f"{os.fspath(path)!r} is no checkpoint that can be read ({reason}). It is damaged, was not written to "
+            "its end, or holds more than tensors and plain values. Use another one."
+        ) from error
+    if not isinstance(state, dict):
+        raise StateError(f"{os.fspath(path)!r} must hold a dict, it holds {type(state).__name__}. Use another one.")
+    return state
