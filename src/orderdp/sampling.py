@@ -77,11 +77,15 @@ class _Cursor:
     def __init__(self, timeline: Timeline, serving: Serving) -> None:
         self._timeline = timeline
         self._epoch, self._number, self._position, self._end = serving
+        self._told_end = False
 
     def _stop_at_end(self) -> None:
-        if self._position >= self._end:
+        if self._position < self._end:
+            return
+        if not self._told_end:  # a loader with workers asks again and again
+            self._told_end = True
             self._timeline.handed_out(self._epoch)
-            raise StopIteration
+        raise StopIteration
 
     def state_dict(self) -> dict[str, int]:
         """Which epoch this is, how far it has been handed out, and where it ends."""
@@ -92,7 +96,8 @@ class _Cursor:
         if state["epoch"] == self._number:
             self._position = state["position"]
         elif state["epoch"] < self._number and state["position"] >= state["end"]:
-            self._position = self._end  # that epoch is over, and what is asked for is the rest of it: nothing
+            # That epoch is over, and what is asked for is the rest of it: nothing.
+            self._position, self._told_end = self._end, True
         else:
             raise StateError(
                 f"the loader's state is of epoch {state['epoch']}, the pruner is at epoch {self._number}. "

@@ -166,8 +166,7 @@ class ScoreTable:
     def _write_plainly(self, index: torch.Tensor, losses: torch.Tensor, epoch: int) -> bool:
         """The common case on the CPU; says False, having written nothing, where a loss is not finite."""
         values = losses.numpy()
-        square = float(values.dot(values))
-        if square - square != 0.0:  # NaN, infinite, or so large that the careful way must look
+        if not np.isfinite(values).all():
             return False
         rows = index.numpy()
         self._columns["score"].numpy()[rows] = values

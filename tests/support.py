@@ -1,0 +1,105 @@
+"""Small things several tests need. Nothing here knows how the library works inside."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+from torch.utils.data import TensorDataset
+
+import orderdp
+from orderdp.policy import Context, Selection
+from orderdp.randomness import generator
+from orderdp.scores import ScoreTable
+
+
+def streams(seed: int, *tags: int | str) -> Callable[..., np.random.Generator]:
+    return partial(generator, seed, *tags)
+
+
+def table_with(scores: np.ndarray) -> ScoreTable:
+    """A table in which every finite score has been seen."""
+    table = ScoreTable(len(scores))
+    seen = np.flatnonzero(np.isfinite(scores))
+    table.write(torch.from_numpy(seen), torch.tensor(scores[seen], dtype=torch.float32), epoch=0)
+    return table
+
+
+def draw(policy: orderdp.Policy, scores: np.ndarray | ScoreTable, *, seed: int = 0, epoch: int = 0) -> np.ndarray:
+    """What one epoch of `policy` trains on, given the scores."""
+    table = scores if isinstance(scores, ScoreTable) else table_with(scores)
+    return policy.select(table, Context(n=table.n, epoch=epoch, seed=seed)).indices
+
+
+def toy_dataset(n: int = 100, features: int = 4, classes: int = 3, seed: int = 0) -> TensorDataset:
+    rng = np.random.default_rng(seed)
+    x = torch.from_numpy(rng.standard_normal((n, features)).astype(np.float32))
+    y = torch.from_numpy(rng.integers(0, classes, n))
+    return TensorDataset(x, y)
+
+
+def fake_losses(index: torch.Tensor, step: int = 0) -> torch.Tensor:
+    """Losses that depend on the sample and on time, so that a score on the wrong sample shows."""
+    return (torch.sin(index.double() * 12.9898 + step) * 43758.5453).frac().abs().float() + 0.01
+
+
+def train_epoch(pruner: orderdp.Pruner, loader: torch.utils.data.DataLoader, step: int = 0) -> list[list[int]]:
+    """Goes through an epoch as a training loop does; returns its batches."""
+    batches = []
+    for index, _ in loader:
+        pruner.update(index, fake_losses(index, step))
+        batches.append(index.tolist())
+        step += 1
+    return batches
+
+
+@contextmanager
+def global_rng_untouched() -> Iterator[None]:
+    """Fails if anything inside draws from or reseeds a global generator."""
+    before = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    yield
+    after = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    assert before[0] == after[0]
+    assert all(np.array_equal(a, b) for a, b in zip(before[1], after[1], strict=True))
+    assert torch.equal(before[2], after[2])
+
+
+@dataclass(frozen=True)
+class KeepAll:
+    """The smallest policy that uses feedback: all samples, in the order of their scores."""
+
+    def size(self, n: int, context: Context) -> int:
+        return n
+
+    def select(self, table: ScoreTable, context: Context) -> Selection:
+        return Selection(np.argsort(-table["score"], kind="stable").astype(np.int64))
+
+
+@dataclass(frozen=True)
+class Weighted(KeepAll):
+    """Gives sample i the weight i + 1."""
+
+    def select(self, table: ScoreTable, context: Context) -> Selection:
+        indices = np.arange(table.n, dtype=np.int64)
+        return Selection(indices, (indices + 1).astype(np.float32))
+
+
+@dataclass(frozen=True)
+class Undecided(KeepAll):
+    """Does not say how much it keeps: those whose score is above the mean of the seen ones, or all."""
+
+    def size(self, n: int, context: Context) -> None:
+        return None
+
+    def size_bounds(self, n: int, context: Context) -> tuple[int, int]:
+        return n // 4, n
+
+    def select(self, table: ScoreTable, context: Context) -> Selection:
+        scores = table["score"]
+        seen = scores[np.isfinite(scores)]
+        return Selection(np.flatnonzero(scores >= (seen.mean() if len(seen) else 0)))

@@ -1,0 +1,131 @@
+"""From the loss a task has to one number a sample."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from orderdp import OrderDP, Pruner, last_layer_gradient_norm, per_sample, top_mean
+from orderdp.errors import ConfigError, FeedbackError
+
+
+def test_per_sample_averages_everything_after_the_batch_dimension() -> None:
+    losses = torch.rand(3, 4, 5)
+    assert torch.allclose(per_sample(losses), torch.stack([x.mean() for x in losses]))
+    flat = torch.rand(3)
+    assert per_sample(flat) is flat
+
+
+def test_per_sample_leaves_out_what_is_masked_even_if_it_is_nan() -> None:
+    losses = torch.tensor([[1.0, float("nan"), 3.0], [float("inf"), 4.0, 6.0], [1.0, 1.0, 1.0]], requires_grad=True)
+    mask = torch.tensor([[1, 0, 1], [0, 1, 1], [0, 0, 0]])
+    reduced = per_sample(losses, mask)
+    assert reduced.tolist() == [2.0, 5.0, 0.0]
+    reduced.sum().backward()
+    assert losses.grad is not None
+    assert losses.grad.tolist() == [[0.5, 0.0, 0.5], [0.0, 0.5, 0.5], [0.0, 0.0, 0.0]]
+
+
+def test_a_mask_may_broadcast() -> None:
+    losses = torch.arange(12.0).reshape(2, 2, 3)
+    assert per_sample(losses, torch.tensor([[[True], [False]]])).tolist() == [1.0, 7.0]
+    with pytest.raises(FeedbackError, match="mask must broadcast"):
+        per_sample(losses, torch.ones(5))
+
+
+def test_packed_sequences_are_averaged_one_by_one() -> None:
+    losses = torch.tensor([[1.0, 3.0, 5.0, 100.0], [7.0, 7.0, 8.0, 10.0]], requires_grad=True)
+    segments = torch.tensor([[0, 0, 1, -1], [1, 1, 2, 2]])
+    reduced = per_sample(losses, segments=segments)
+    assert torch.allclose(reduced, torch.tensor([2.0, 19 / 3, 9.0]))
+    assert torch.equal(per_sample(losses, segments=segments, count=3), reduced)
+    reduced[1].backward()
+    assert losses.grad is not None
+    third = 1 / 3
+    assert torch.allclose(losses.grad, torch.tensor([[0, 0, third, 0], [third, third, 0, 0]]))
+
+
+def test_packed_sequences_with_a_mask_and_one_that_is_empty() -> None:
+    losses = torch.tensor([1.0, 3.0, 5.0])
+    reduced = per_sample(losses, mask=torch.tensor([1, 0, 1]), segments=torch.tensor([0, 0, 2]), count=4)
+    assert reduced.tolist() == [1.0, 0.0, 5.0, 0.0]
+    with pytest.raises(FeedbackError, match="segments must be integers"):
+        per_sample(losses, segments=torch.tensor([0, 0]))
+
+
+def test_per_sample_needs_a_batch_dimension() -> None:
+    with pytest.raises(FeedbackError, match='reduction="none"'):
+        per_sample(torch.tensor(1.0))
+
+
+def test_top_mean_is_the_mean_of_the_largest_and_moves_only_them() -> None:
+    losses = torch.tensor([1.0, 9.0, 4.0, 7.0, 2.0], requires_grad=True)
+    top = top_mean(losses, q=2)
+    assert top.item() == 8.0
+    top.backward()
+    assert losses.grad is not None
+    assert losses.grad.tolist() == [0.0, 0.5, 0.0, 0.5, 0.0]
+    assert top_mean(losses, exploitation=0.6).item() == pytest.approx(20 / 3)
+
+
+def test_top_mean_never_takes_a_nan_for_the_hardest() -> None:
+    assert top_mean(torch.tensor([1.0, float("nan"), 3.0]), q=2).item() == 2.0
+
+
+@pytest.mark.parametrize("arguments", [{}, {"q": 2, "exploitation": 0.5}, {"q": 0}, {"q": 4}, {"exploitation": 1.2}])
+def test_top_mean_refuses_what_it_cannot_do(arguments: dict) -> None:
+    with pytest.raises(ConfigError):
+        top_mean(torch.rand(3), **arguments)
+    with pytest.raises(FeedbackError, match="one number for each candidate"):
+        top_mean(torch.rand(3, 2), q=1)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("soft", [False, True])
+def test_the_last_layer_gradient_norm_is_that_of_autograd(smoothing: float, soft: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    layer = torch.nn.Linear(5, 4)
+    features = torch.randn(6, 5, generator=generator)
+    targets = torch.randint(0, 4, (6,), generator=generator)
+    if soft:
+        targets = torch.rand(6, 4, generator=generator).softmax(1)
+    norms = last_layer_gradient_norm(layer(features), targets, features, label_smoothing=smoothing)
+    for i in range(6):
+        layer.zero_grad()
+        F.cross_entropy(layer(features[i : i + 1]), targets[i : i + 1], label_smoothing=smoothing).backward()
+        assert layer.weight.grad is not None
+        assert layer.bias.grad is not None
+        expected = (layer.weight.grad.square().sum() + layer.bias.grad.square().sum()).sqrt()
+        assert torch.allclose(norms[i], expected, atol=1e-6)
+    assert not norms.requires_grad
+
+
+def test_without_features_it_is_the_norm_of_softmax_minus_target() -> None:
+    logits = torch.tensor([[2.0, 0.0], [0.0, 0.0]])
+    norms = last_layer_gradient_norm(logits, torch.tensor([0, 1]))
+    assert torch.allclose(norms, (logits.softmax(1) - torch.eye(2)).norm(dim=1))
+    with pytest.raises(FeedbackError, match="logits must be"):
+        last_layer_gradient_norm(torch.rand(3), torch.tensor([0]))
+
+
+def test_a_batch_loss_moves_each_score_towards_it() -> None:
+    pruner = Pruner(OrderDP(0.4), 5)
+    loss = torch.tensor(4.0, requires_grad=True)
+    result = pruner.update(torch.tensor([0, 3]), loss, reduced=True)
+    assert result.item() == 4.0
+    result.backward()
+    assert loss.grad == 1.0
+    pruner.update(torch.tensor([3, 1]), torch.tensor(2.0), reduced=True)
+    scores = pruner.scores.tolist()
+    assert scores[0] == 4.0
+    assert scores[1] == 2.0
+    assert scores[3] == pytest.approx(0.8 * 4.0 + 0.2 * 2.0)
+    assert scores[2] == float("inf")
+
+
+def test_separate_scores_are_remembered_and_the_losses_trained_on() -> None:
+    pruner = Pruner(OrderDP(0.4), 5)
+    result = pruner.update(torch.tensor([0, 3]), torch.tensor([1.0, 3.0]), scores=torch.tensor([10.0, 20.0]))
+    assert result.item() == 2.0
+    assert pruner.scores[[0, 3]].tolist() == [10.0, 20.0]
