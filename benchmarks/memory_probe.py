@@ -39,9 +39,11 @@ class Counted:
     """By the sizes of arrays and tensors, and by what numpy says it allocates."""
 
     def kept(self, pruner: Pruner) -> int:
+        """Every buffer once."""
         return sum(_buffers_of(pruner).values())
 
     def peak_of_draw(self, pruner: Pruner) -> int:
+        """What is held before the draw, and what numpy allocates for it."""
         before = self.kept(pruner)
         tracemalloc.start()
         iter(pruner.batch_sampler(_BATCH))
@@ -58,9 +60,11 @@ class Resident:
         self._before = self._now()
 
     def kept(self, pruner: Pruner) -> int:
+        """What the process has grown by."""
         return self._now() - self._before
 
     def peak_of_draw(self, pruner: Pruner) -> int:
+        """The high-water mark of the draw alone."""
         Path("/proc/self/clear_refs").write_text("5")  # forgets the high-water mark
         iter(pruner.batch_sampler(_BATCH))
         return _status("VmHWM") - self._before

@@ -27,6 +27,7 @@ class Goal:
         return f"{self.sign} {self.value:g}"
 
     def is_reached_by(self, measured: float) -> bool:
+        """Whether `measured` is on the right side of it, or on it."""
         return measured >= self.value if self.sign == ">=" else measured <= self.value
 
 
@@ -46,12 +47,12 @@ def take_turns(
 
 def speedup(ours: Seconds, theirs: Seconds, goal: Goal | None) -> dict[str, Any]:
     """How many times faster we are."""
-    return _compared(ours, theirs, "theirs / ours", statistics.median(theirs) / statistics.median(ours), goal)
+    return {"ratio_of": "theirs / ours", **_milliseconds(ours, theirs), **_ratio(theirs, ours, goal)}
 
 
 def overhead(ours: Seconds, theirs: Seconds, goal: Goal) -> dict[str, Any]:
     """How many times as long we take."""
-    return _compared(ours, theirs, "ours / theirs", statistics.median(ours) / statistics.median(theirs), goal)
+    return {"ratio_of": "ours / theirs", **_milliseconds(ours, theirs), **_ratio(ours, theirs, goal)}
 
 
 def judged(measured: float, goal: Goal | None) -> dict[str, Any]:
@@ -59,21 +60,23 @@ def judged(measured: float, goal: Goal | None) -> dict[str, Any]:
     return {} if goal is None else {"goal": str(goal), "reached": goal.is_reached_by(measured)}
 
 
-def _compared(ours: Seconds, theirs: Seconds, ratio_of: str, ratio: float, goal: Goal | None) -> dict[str, Any]:
+def _milliseconds(ours: Seconds, theirs: Seconds) -> dict[str, float]:
     return {
-        "ours_ms": _milliseconds(statistics.median(ours)),
-        "theirs_ms": _milliseconds(statistics.median(theirs)),
-        "ours_range_ms": [_milliseconds(min(ours)), _milliseconds(max(ours))],
-        "theirs_range_ms": [_milliseconds(min(theirs)), _milliseconds(max(theirs))],
-        "ratio_of": ratio_of,
-        "ratio": round(ratio, 3),
-        **judged(ratio, goal),
-        "rounds": len(ours),
+        "ours_ms": round(1000 * statistics.median(ours), 3),
+        "theirs_ms": round(1000 * statistics.median(theirs), 3),
     }
 
 
-def _milliseconds(seconds: float) -> float:
-    return round(1000 * seconds, 3)
+def _ratio(upper: Seconds, lower: Seconds, goal: Goal | None) -> dict[str, Any]:
+    """The ratio of the medians, and the quartiles of the single rounds' ratios: how far noise moves it."""
+    ratio = statistics.median(upper) / statistics.median(lower)
+    first, _, third = statistics.quantiles([u / v for u, v in zip(upper, lower, strict=True)], method="inclusive")
+    return {
+        "ratio": round(ratio, 3),
+        "ratio_quartiles": [round(first, 3), round(third, 3)],
+        **judged(ratio, goal),
+        "rounds": len(upper),
+    }
 
 
 def _timed(run: Callable[[], object]) -> float:

@@ -18,7 +18,7 @@ from orderdp import OrderDP, Pruner
 
 _SAMPLES = 50_000
 _BATCH = 128
-_ROUNDS = 150
+_ROUNDS = 61
 
 
 def update() -> Iterator[dict[str, Any]]:

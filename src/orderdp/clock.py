@@ -23,7 +23,7 @@ class Clock:
         end: The position at which it ends; None while nobody goes through it.
         kept_before: Samples trained on in earlier epochs.
         moved: Whether losses have come back since it was opened or loaded.
-        idle_passes: How often it was handed out to its end since then.
+        idle_passes: How often it was handed out to its end since then; twice as much where that is certain.
     """
 
     epoch: int = 0

@@ -36,8 +36,6 @@ class FilteredSampler(Sampler[Any]):
         repack: Whether to refill filtered batches to the inner sampler's batch size.
     """
 
-    lookahead = None
-
     def __init__(self, timeline: Timeline, inner: Iterable[Any], repack: bool = False) -> None:
         _refuse_sharded(inner)
         if timeline.stepwise:

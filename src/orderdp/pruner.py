@@ -125,7 +125,7 @@ class Pruner:
             options.pop("drop_last", False),
             dataset=dataset,
             generator=own_generator,
-            prefetched=options.get("num_workers", 0) * (options.get("prefetch_factor") or 2),
+            prefetched=(options.get("num_workers") or 0) * (options.get("prefetch_factor") or 2),
         )
         if not (type(dataset) is Indexed and dataset.key is None):
             dataset = Indexed(dataset)

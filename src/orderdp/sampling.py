@@ -44,11 +44,6 @@ class View(Protocol):
         """Equal for views that go through an epoch in the same order."""
         ...
 
-    @property
-    def lookahead(self) -> int | None:
-        """How many samples may be asked for before the first one is used; None if unknown."""
-        ...
-
     def arrange(self) -> Epoch:
         """The epoch in this view's order."""
         ...
@@ -74,17 +69,20 @@ class _Cursor:
     position: it may have handed out fewer batches than it asked for, and skips some itself on the way back.
     """
 
-    def __init__(self, timeline: Timeline, serving: Serving) -> None:
+    def __init__(self, timeline: Timeline, serving: Serving, prefetched: int | None = None) -> None:
         self._timeline = timeline
         self._epoch, self._number, self._position, self._end = serving
-        self._told_end = False
+        self._prefetched = prefetched
+        # A loader asks for so many batches before it hands out the first, and for one more with each it hands
+        # out, also when there are none left: so many refusals mean that it has handed out the last.
+        self._refusals_left = max(1, prefetched or 0)
 
     def _stop_at_end(self) -> None:
         if self._position < self._end:
             return
-        if not self._told_end:  # a loader with workers asks again and again
-            self._told_end = True
-            self._timeline.handed_out(self._epoch)
+        self._refusals_left -= 1
+        if self._refusals_left == 0:
+            self._timeline.handed_out(self._epoch, certainly=self._prefetched is not None)
         raise StopIteration
 
     def state_dict(self) -> dict[str, int]:
@@ -95,13 +93,21 @@ class _Cursor:
         """Goes to where `state` was taken."""
         if state["epoch"] == self._number:
             self._position = state["position"]
-        elif state["epoch"] < self._number and state["position"] >= state["end"]:
-            # That epoch is over, and what is asked for is the rest of it: nothing.
-            self._position, self._told_end = self._end, True
+        elif state["epoch"] == self._number - 1:
+            # The pruner knows that this epoch was trained to its end. The loader may still want to skip the last
+            # of it, if its state is older than the pruner's.
+            self._serve_to_skip(state["end"] - state["position"])
         else:
             raise StateError(
                 f"the loader's state is of epoch {state['epoch']}, the pruner is at epoch {self._number}. "
                 "Load the pruner's state, from the same checkpoint, before the loader's."
+            )
+
+    def _serve_to_skip(self, samples: int) -> None:
+        if samples > 0:
+            raise StateError(
+                "the loader's state is older than the pruner's, by part of an epoch that is over. Set "
+                "snapshot_every_n_steps=1, or give the loader pruner.batch_sampler(...) instead of pruner.sampler."
             )
 
 
@@ -129,25 +135,31 @@ class SampleCursor(_Cursor):
 class BatchCursor(_Cursor):
     """Walks through an epoch batch by batch."""
 
-    def __init__(self, timeline: Timeline, serving: Serving, batch_size: int) -> None:
-        super().__init__(timeline, serving)
+    def __init__(self, timeline: Timeline, serving: Serving, batch_size: int, prefetched: int | None = None) -> None:
+        super().__init__(timeline, serving, prefetched)
         self._batch_size = batch_size
+        self._to_skip = 0
 
     def __iter__(self) -> Iterator[list[int]]:
         return self
 
     def __next__(self) -> list[int]:
+        if self._to_skip:
+            self._to_skip -= 1
+            return self._epoch.batch(self._position, 1)
         self._stop_at_end()
         batch = self._epoch.batch(self._position, self._batch_size)
         self._position += len(batch)
         return batch
+
+    def _serve_to_skip(self, samples: int) -> None:
+        self._to_skip = batches_in(samples, self._batch_size, drop_last=False)
 
 
 class PrunedSampler(Sampler[int]):
     """The current epoch's samples one by one, for a DataLoader that makes its own batches."""
 
     arrangement = "as drawn"
-    lookahead = None
 
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline
@@ -198,10 +210,10 @@ class PrunedBatchSampler(Sampler[list[int]]):
         self.batch_size = check_batch_size(batch_size)
         self.drop_last = bool(drop_last)
         self.sampler = PrunedSampler(timeline)
-        self.lookahead = None if prefetched is None else prefetched * batch_size
         self._timeline = timeline
         self._dataset = dataset
         self._generator = generator
+        self._prefetched = prefetched
 
     def __iter__(self) -> Iterator[list[int]]:
         if self._dataset is not None:
@@ -215,7 +227,7 @@ class PrunedBatchSampler(Sampler[list[int]]):
         if self._generator is not None:
             # So that a resumed epoch starts its workers with the seeds it had.
             self._generator.manual_seed(key64(self._timeline.seed, "workers", serving.number) >> 1)
-        return BatchCursor(self._timeline, serving, self.batch_size)
+        return BatchCursor(self._timeline, serving, self.batch_size, self._prefetched)
 
     def __len__(self) -> int:
         """Batches in a whole epoch, also while one is being resumed."""

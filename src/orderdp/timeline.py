@@ -58,7 +58,6 @@ class Timeline:
         self._raise_on_nan = raise_on_nan
         self._selection: Selection | None = None  # the current epoch's, where it has been drawn
         self._epoch: Epoch | None = None  # the same, arranged in the order of whoever goes through it
-        self._lookahead: int | None = None
         self._warned_idle = False
 
     def context(self, epoch: int) -> Context:
@@ -78,19 +77,22 @@ class Timeline:
 
     def open(self, view: View) -> Serving:
         """The epoch that is served to somebody who starts going through the data now, and from where."""
-        if self._epoch is not None and self._is_over(self._epoch):
+        if self._epoch is not None and self._is_over():
             self._next_epoch()
         if self._epoch is None or self._epoch.arrangement not in (None, view.arrangement):
             self._epoch = view.arrange()
             self.clock.idle_passes = 0
-        self._lookahead = view.lookahead
         self.clock.end = view.end(self._epoch, self.clock.trained)
         return Serving(self._epoch, self.clock.epoch, self.clock.trained, self.clock.end)
 
-    def handed_out(self, epoch: Epoch) -> None:
-        """Somebody has come to the end of `epoch`."""
+    def handed_out(self, epoch: Epoch, certainly: bool) -> None:
+        """Somebody has come to the end of `epoch`.
+
+        Or may have: prefetching workers use up a short epoch when somebody only looks at its first batch. Where a
+        loader does not say how far it prefetches, the end is believed when it is reached for the second time.
+        """
         if epoch is self._epoch:
-            self.clock.idle_passes += 1
+            self.clock.idle_passes += 2 if certainly else 1
 
     def trained_on(self, samples: int) -> None:
         """Losses of so many samples have come back.
@@ -100,15 +102,12 @@ class Timeline:
         if self._epoch is not None and self.clock.tick(samples):
             self._next_epoch()
 
-    def _is_over(self, epoch: Epoch) -> bool:
+    def _is_over(self) -> bool:
         if self.clock.moved:
             return True
         if self.clock.idle_passes and not getattr(self._policy, "needs_feedback", True):
             return True
-        # Prefetching workers use up a short epoch when somebody only looks at its first batch: believe the first
-        # pass only where the epoch is longer than what they ask for.
-        ahead = self.n if self._lookahead is None else self._lookahead
-        if self.clock.idle_passes > (0 if len(epoch) > ahead else 1) and not self._warned_idle:
+        if self.clock.idle_passes >= 2 and not self._warned_idle:
             self._warned_idle = True
             warnings.warn(
                 "an epoch was used up and no loss came back, so the same samples are served again. Call "
