@@ -135,8 +135,8 @@ class ScoreTable:
             remember: How losses become columns; None writes them to "score".
             extra: More keyword arguments of `remember`.
         """
-        self._writes += 1
         index = self._checked(index)
+        self._writes += 1
         losses = losses.to(device=self.device, dtype=torch.float32, non_blocking=True)
         if self.device.type == "cpu" and remember is None and self._write_plainly(index, losses, epoch):
             pass

@@ -1,0 +1,82 @@
+"""The package: cheap to import, its public names a tested list, its documents true."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import orderdp
+
+ROOT = Path(__file__).parent.parent
+
+
+def run(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120).stdout
+
+
+def test_the_public_names_are_these_and_all_of_them_exist() -> None:
+    assert sorted(orderdp.__all__) == [
+        "Column",
+        "Context",
+        "Indexed",
+        "OrderDP",
+        "Policy",
+        "Pruner",
+        "Selection",
+        "__version__",
+        "errors",
+        "last_layer_gradient_norm",
+        "load_checkpoint",
+        "per_sample",
+        "policies",
+        "save_checkpoint",
+        "top_mean",
+    ]
+    for name in orderdp.__all__:
+        assert getattr(orderdp, name) is not None
+    assert dir(orderdp) == orderdp.__all__
+
+
+def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="Prunner"):
+        _ = orderdp.Prunner
+
+
+def test_importing_the_package_loads_neither_torch_nor_numpy() -> None:
+    assert run("import sys, orderdp; print('torch' in sys.modules, 'numpy' in sys.modules)").split() == ["False"] * 2
+
+
+def test_the_core_loads_no_optional_library() -> None:
+    code = """
+import sys, orderdp
+for name in orderdp.__all__: getattr(orderdp, name)
+optional = ("sklearn", "scipy", "torchdata", "lightning", "accelerate", "transformers", "timm", "torchvision", "rich")
+print([name for name in optional if name in sys.modules])
+"""
+    assert run(code).strip() == "[]"
+
+
+def test_workers_import_little() -> None:
+    code = "import sys, orderdp.loading; print([m for m in sys.modules if m in ('orderdp.pruner', 'torch._dynamo')])"
+    assert run(code).strip() == "[]"
+
+
+def test_every_module_imports_and_lists_its_names() -> None:
+    for module in pkgutil.walk_packages(orderdp.__path__, "orderdp."):
+        loaded = importlib.import_module(module.name)
+        assert loaded.__doc__
+        assert all(hasattr(loaded, name) for name in loaded.__all__)
+
+
+def test_the_readme_example_runs() -> None:
+    readme = (ROOT / "README.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", readme, flags=re.DOTALL)
+    assert blocks
+    for block in blocks:
+        exec(compile(block, "README.md", "exec"), {"__name__": "readme"})
