@@ -108,7 +108,7 @@ def test_the_visiting_order_is_uniform_over_all_permutations() -> None:
     indices = np.array([1, 4, 5, 9], dtype=np.int64)
     draws, counts = 4800, dict.fromkeys(permutations(indices.tolist()), 0)
     for seed in range(draws):
-        counts[tuple(kernels.visiting_order(indices, 10, streams(seed)("order")).tolist())] += 1
+        counts[tuple(kernels.visiting_order(indices.copy(), 10, streams(seed)("order")).tolist())] += 1
     chance = 1 / factorial(4)
     assert max(abs(c / draws - chance) for c in counts.values()) <= 5 * sqrt(chance * (1 - chance) / draws)
 
@@ -133,9 +133,9 @@ def test_a_long_order_is_a_permutation_and_sorted_in_parallel_like_in_one_thread
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     indices = np.arange(0, 600_000, 2, dtype=np.int64)
-    several = kernels.visiting_order(indices, 600_000, streams(3)("order"))
+    several = kernels.visiting_order(indices.copy(), 600_000, streams(3)("order"))
     monkeypatch.setattr(kernels, "_SORT_IN_PARALLEL", 1 << 60)
-    one = kernels.visiting_order(indices, 600_000, streams(3)("order"))
+    one = kernels.visiting_order(indices.copy(), 600_000, streams(3)("order"))
     assert np.array_equal(several, one)
     assert np.array_equal(np.sort(several), indices)
     assert abs(np.corrcoef(several, indices)[0, 1]) < 5 / sqrt(len(indices))
@@ -160,7 +160,9 @@ def test_counts_are_exact_and_indices_unique(
     scores = np.array(data.draw(st.lists(score_values, min_size=n, max_size=n)), dtype=np.float32)
     pool = kernels.pool_mask(n, s, streams(seed, epoch))
     assert pool.sum() == s
-    kept = kernels.top_of_pool(scores, pool, q, tie_key=seed)
+    pooled = kernels.pool_scores(scores, s, streams(seed, epoch))
+    assert np.array_equal(pooled, np.where(pool, scores, -np.inf))
+    kept = kernels.top_of_pool(pooled, q, tie_key=seed)
     assert len(kept) == q
     assert len(set(kept.tolist())) == q
     assert pool[kept].all()
@@ -176,10 +178,11 @@ def test_relabelling_a_pool_relabels_its_top(design: tuple[int, int, int], seed:
     scores = np.random.default_rng(seed).permutation(n).astype(np.float32)
     pool = kernels.pool_mask(n, s, streams(seed))
     new_place = np.array(shuffler.sample(range(n), n))
-    moved_scores, moved_pool = np.empty_like(scores), np.empty_like(pool)
-    moved_scores[new_place], moved_pool[new_place] = scores, pool
-    kept = kernels.top_of_pool(scores, pool, q, tie_key=1)
-    moved_kept = kernels.top_of_pool(moved_scores, moved_pool, q, tie_key=1)
+    pooled = np.where(pool, scores, -np.inf)
+    moved = np.empty_like(pooled)
+    moved[new_place] = pooled
+    kept = kernels.top_of_pool(pooled, q, tie_key=1)
+    moved_kept = kernels.top_of_pool(moved, q, tie_key=1)
     assert set(new_place[kept].tolist()) == set(moved_kept.tolist())
 
 

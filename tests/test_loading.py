@@ -127,6 +127,14 @@ def test_workers_serve_the_same_batches_as_one_process(options: dict) -> None:
     assert all(len(batch) == 7 for batch in runs[0][0][:4])
 
 
+@pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true:UserWarning")
+def test_memory_can_be_pinned() -> None:
+    dataset = toy_dataset(20)
+    pruner = Pruner(OrderDP(0.4), dataset)
+    for index, (x, _) in pruner.loader(dataset, batch_size=6, pin_memory=True):
+        assert torch.equal(x, dataset.tensors[0][index])
+
+
 def test_batches_are_lists_of_plain_ints() -> None:
     for batch in Pruner(OrderDP(0.4), 20).batch_sampler(5):
         assert type(batch) is list

@@ -74,9 +74,21 @@ def test_every_module_imports_and_lists_its_names() -> None:
         assert all(hasattr(loaded, name) for name in loaded.__all__)
 
 
-def test_the_readme_example_runs() -> None:
-    readme = (ROOT / "README.md").read_text()
-    blocks = re.findall(r"```python\n(.*?)```", readme, flags=re.DOTALL)
-    assert blocks
-    for block in blocks:
-        exec(compile(block, "README.md", "exec"), {"__name__": "readme"})
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES_WITH_CODE = [page for page in PAGES if "```python" in page.read_text()]
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
+@pytest.mark.parametrize("page", PAGES_WITH_CODE, ids=lambda page: page.stem)
+def test_the_examples_on_a_page_run_one_after_the_other(page: Path) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL)
+    exec(compile("\n".join(blocks), str(page), "exec"), {"__name__": "example"})
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_links_between_pages_and_names_of_tests_are_true(page: Path) -> None:
+    text = page.read_text()
+    for target in re.findall(r"\]\((?!http)([^)#]+)\)", text):
+        assert (page.parent / target).exists(), target
+    for file, test in re.findall(r"`(test_\w+\.py)::(\w+)`", text):
+        assert f"def {test}(" in (ROOT / "tests" / file).read_text(), test

@@ -17,7 +17,7 @@ import numpy as np
 
 from orderdp.errors import ConfigError
 
-__all__ = ["BLOCK", "fair_hash", "pool_mask", "top_of_part", "top_of_pool", "visiting_order"]
+__all__ = ["BLOCK", "fair_hash", "pool_mask", "pool_scores", "top_of_part", "top_of_pool", "visiting_order"]
 
 #: Samples in a block. Changing it changes which samples a seed draws.
 BLOCK = 1 << 16
@@ -45,40 +45,44 @@ def pool_mask(n: int, s: int, rng: Streams) -> np.ndarray:
     >>> int(pool_mask(10, 6, partial(generator, 0)).sum())
     6
     """
-    if s == n:
-        return np.ones(n, dtype=np.bool_)
-    mask = np.empty(n, dtype=np.bool_)
-    counts = _counts(n, s, rng("pool"))
-    for block, (start, stop) in enumerate(_blocks(n)):
-        width, count = stop - start, int(counts[block])
-        # Choose the smaller side: a choice costs by the number chosen.
-        choose_in = 2 * count <= width
-        chosen = rng("pool", block).choice(width, count if choose_in else width - count, replace=False, shuffle=False)
-        mask[start:stop] = not choose_in
-        mask[start:stop][chosen] = choose_in
+    mask = np.ones(n, dtype=np.bool_)
+    for start, stop, chosen, are_in in _choices(n, s, rng):
+        mask[start:stop] = not are_in
+        mask[start:stop][chosen] = are_in
     return mask
 
 
-def top_of_pool(scores: np.ndarray, pool: np.ndarray, q: int, tie_key: int) -> np.ndarray:
-    """The indices of the `q` largest scores in the pool, ascending; equal scores are chosen among fairly.
+def pool_scores(scores: np.ndarray, s: int, rng: Streams) -> np.ndarray:
+    """The scores of a uniform pool of `s` samples, and -inf for the others.
+
+    The pool is that of `pool_mask`.
+    """
+    pooled = scores.copy()
+    outside = np.float32(-np.inf)
+    for start, stop, chosen, are_in in _choices(len(scores), s, rng):
+        block = pooled[start:stop]
+        if are_in:
+            block[:] = outside
+            block[chosen] = scores[start:stop][chosen]
+        else:
+            block[chosen] = outside
+    return pooled
+
+
+def top_of_pool(pooled: np.ndarray, q: int, tie_key: int) -> np.ndarray:
+    """The indices of the `q` largest scores of a pool, ascending; equal scores are chosen among fairly.
 
     Args:
-        scores: float32, one for each sample; +inf ranks first. No NaN, no -inf.
-        pool: Which samples are in the pool, as from `pool_mask`.
+        pooled: float32, as from `pool_scores`; +inf ranks first, -inf is not in the pool. No NaN.
         q: How many to keep, at most the size of the pool.
         tie_key: Key of the hash that orders equal scores.
     """
-    n = len(scores)
-    if q == int(np.count_nonzero(pool)):
-        return np.flatnonzero(pool)
-    keys = np.where(pool, scores, np.float32(-np.inf))
-    ordered = keys.copy()
-    ordered.partition(n - q)
-    threshold = ordered[n - q]
+    ordered = pooled.copy()
+    ordered.partition(len(pooled) - q)
+    threshold = ordered[len(pooled) - q]
     del ordered
-    kept = keys > threshold
-    tied = keys == threshold
-    del keys
+    kept = pooled > threshold
+    tied = pooled == threshold
     missing = q - int(np.count_nonzero(kept))
     if missing < int(np.count_nonzero(tied)):
         _keep_smallest_hashes(tied, missing, tie_key)
@@ -93,7 +97,7 @@ def top_of_part(part: np.ndarray, scores: np.ndarray, count: int, tie_key: int) 
 
 
 def visiting_order(indices: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
-    """The `indices`, each below `n` and unique, in a uniformly random order.
+    """The `indices`, each below `n` and unique, in a uniformly random order. Uses their memory for it.
 
     Sorts random words that carry an index in their low bits, which is several times faster than a shuffle once
     the indices outgrow the processor's cache. The few words whose random parts are equal would come out in the
@@ -101,9 +105,10 @@ def visiting_order(indices: np.ndarray, n: int, rng: np.random.Generator) -> np.
     """
     bits = np.uint64(max(n - 1, 1).bit_length())
     low = np.uint64((1 << int(bits)) - 1)
-    words: np.ndarray = rng.bit_generator.random_raw(len(indices))
-    words &= ~low
-    words |= indices.view(np.uint64)
+    words = indices.view(np.uint64)
+    for start in range(0, len(words), BLOCK):
+        block = words[start : start + BLOCK]
+        block |= rng.bit_generator.random_raw(len(block)) & ~low
     _sort(words)
     _shuffle_equal_prefixes(words, bits, rng)
     words &= low
@@ -125,6 +130,18 @@ def fair_hash(indices: np.ndarray, key: int) -> np.ndarray:
 
 def _blocks(n: int) -> Iterator[tuple[int, int]]:
     return ((start, min(start + BLOCK, n)) for start in range(0, n, BLOCK))
+
+
+def _choices(n: int, s: int, rng: Streams) -> Iterator[tuple[int, int, np.ndarray, bool]]:
+    """For each block, which of its samples are in the pool; or which are not, where those are fewer."""
+    if s == n:
+        return
+    counts = _counts(n, s, rng("pool"))
+    for block, (start, stop) in enumerate(_blocks(n)):
+        width, count = stop - start, int(counts[block])
+        are_in = 2 * count <= width  # a choice costs by the number chosen
+        size = count if are_in else width - count
+        yield start, stop, rng("pool", block).choice(width, size, replace=False, shuffle=False), are_in
 
 
 def _counts(n: int, s: int, rng: np.random.Generator) -> np.ndarray:
@@ -163,14 +180,22 @@ def _keep_smallest_hashes(marked: np.ndarray, count: int, key: int) -> None:
 
 def _sort(words: np.ndarray) -> None:
     """Sorts in place, in as many threads as there are cores (numpy lets go of the interpreter meanwhile)."""
-    threads = min(os.cpu_count() or 1, 8)
-    if threads == 1 or len(words) < _SORT_IN_PARALLEL:
+    halvings = min(os.cpu_count() or 1, 8).bit_length() - 1
+    if halvings == 0 or len(words) < _SORT_IN_PARALLEL:
         words.sort()
         return
-    cuts = [len(words) * i // threads for i in range(threads + 1)]
-    words.partition(cuts[1:-1])
-    with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(lambda i: words[cuts[i] : cuts[i + 1]].sort(), range(threads)))
+    parts = [words]
+    with ThreadPoolExecutor(1 << halvings) as pool:
+        for _ in range(halvings):
+            parts = [half for halves in pool.map(_halve, parts) for half in halves]
+        list(pool.map(np.ndarray.sort, parts))
+
+
+def _halve(words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Two views of `words`, partitioned so that all of the first are smaller than all of the second."""
+    middle = len(words) // 2
+    words.partition(middle)  # one place at a time: with several, numpy does without vector instructions
+    return words[:middle], words[middle:]
 
 
 def _shuffle_equal_prefixes(words: np.ndarray, bits: np.uint64, rng: np.random.Generator) -> None:

@@ -15,12 +15,21 @@ import torch
 
 from orderdp.clock import Clock
 from orderdp.epochs import Epoch, StepwiseEpoch, restore_epoch, restore_selection, selection_state
-from orderdp.errors import IndexRangeError, NoFeedbackWarning, NonFiniteLossError, NonFiniteLossWarning
+from orderdp.errors import ConfigError, IndexRangeError, NoFeedbackWarning, NonFiniteLossError, NonFiniteLossWarning
 from orderdp.policy import Context, Policy, Selection, StepwisePolicy
 from orderdp.sampling import Serving, View
 from orderdp.scores import ScoreTable
 
 __all__ = ["Timeline"]
+
+
+def _refuse_several_processes() -> None:
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
+        raise ConfigError(
+            f"this version prunes in one process only, and the process group has {distributed.get_world_size()}: each "
+            "would see other losses and so draw other samples. Train in one process."
+        )
 
 
 class Timeline:
@@ -77,6 +86,7 @@ class Timeline:
 
     def open(self, view: View) -> Serving:
         """The epoch that is served to somebody who starts going through the data now, and from where."""
+        _refuse_several_processes()
         if self._epoch is not None and self._is_over():
             self._next_epoch()
         if self._epoch is None or self._epoch.arrangement not in (None, view.arrangement):

@@ -88,21 +88,20 @@ class OrderDP:
 
     def select(self, table: Table, context: Context) -> Selection:
         """Draws a pool, keeps its largest scores, shuffles them."""
-        _, q = self.sizes(context.n)
-        kept = draw.top_of_pool(table["score"], self._pool(context), q, _tie_key(context))
-        return Selection(_shuffled(kept, context))
+        s, q = self.sizes(context.n)
+        if s == q:  # the whole pool is kept, whatever its scores
+            return Selection(self.candidates(context))
+        pooled = draw.pool_scores(table["score"], s, _pool_streams(context))
+        return Selection(_shuffled(draw.top_of_pool(pooled, q, _tie_key(context)), context))
 
     def candidates(self, context: Context) -> np.ndarray:
-        """The pool in random order, for ``every="batch"``."""
-        return _shuffled(np.flatnonzero(self._pool(context)), context)
+        """The pool in random order."""
+        s, _ = self.sizes(context.n)
+        return _shuffled(np.flatnonzero(draw.pool_mask(context.n, s, _pool_streams(context))), context)
 
     def pick(self, part: np.ndarray, scores: np.ndarray, count: int, context: Context) -> np.ndarray:
         """The `count` largest scores of one step's share of the pool."""
         return draw.top_of_part(part, scores, count, _tie_key(context))
-
-    def _pool(self, context: Context) -> np.ndarray:
-        s, _ = self.sizes(context.n)
-        return draw.pool_mask(context.n, s, partial(context.rng, "epoch", context.epoch))
 
     def _sizes(self, n: int) -> tuple[int, int]:
         if self.prune_ratio is None:
@@ -139,6 +138,10 @@ class OrderDP:
                     f"{name} must be at least the share that is kept, {keep:g} at prune_ratio={ratio}, got {dial}. "
                     "Choose it larger, or prune more."
                 )
+
+
+def _pool_streams(context: Context) -> draw.Streams:
+    return partial(context.rng, "epoch", context.epoch)
 
 
 def _tie_key(context: Context) -> int:
