@@ -57,7 +57,7 @@ def pool_scores(scores: np.ndarray, s: int, rng: Streams) -> np.ndarray:
 
     The pool is that of `pool_mask`.
     """
-    pooled = scores.copy()
+    pooled: np.ndarray = scores.copy()
     outside = np.float32(-np.inf)
     for start, stop, chosen, are_in in _choices(len(scores), s, rng):
         block = pooled[start:stop]
