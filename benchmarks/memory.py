@@ -7,8 +7,9 @@ to its end by ``update``, and drawn again. Everything is measured twice:
   peak of what numpy allocates during it, as it reports to tracemalloc (torch allocates nothing there);
 - resident: growth of the process's resident memory, and of its high-water mark, without tracemalloc.
 
-Each runs in a fresh process that does nothing else. A goal is judged by the counted bytes to a hundredth of a byte,
-because there are a few bytes that do not grow with the number of samples.
+Each runs in a fresh process that does nothing else; the resident bytes come from /proc, so from Linux. A goal is judged
+by the counted bytes, to a hundredth of a byte. The resident ones contain 1 to 2 MB that do not grow with the number of
+samples: 0.2 bytes a sample at 10^7, less than 0.05 at 4 * 10^7.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def memory() -> Iterator[dict[str, Any]]:
             "benchmark": f"memory-{name}",
             "what": f"{what}, n = {SAMPLES:,}, 0.8 x 0.75.",
             "bytes_a_sample": measured,
-            "resident_bytes_a_sample": round(resident[name] / SAMPLES, 2) if name in resident else None,
+            "resident_bytes_a_sample": round(resident[name] / SAMPLES, 2),
             **judged(measured, goal),
         }
 

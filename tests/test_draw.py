@@ -104,7 +104,10 @@ def test_ties_at_the_threshold_are_broken_fairly_and_larger_scores_always_kept()
     assert np.abs(counts[1:5] / draws - 0.5).max() <= 5 * sqrt(0.25 / draws)
 
 
-def test_the_visiting_order_is_uniform_over_all_permutations() -> None:
+@pytest.mark.parametrize("by_sorting", [False, True])
+def test_the_visiting_order_is_uniform_over_all_permutations(by_sorting: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if by_sorting:
+        monkeypatch.setattr(kernels, "_SHUFFLE", 0)
     indices = np.array([1, 4, 5, 9], dtype=np.int64)
     draws, counts = 4800, dict.fromkeys(permutations(indices.tolist()), 0)
     for seed in range(draws):
@@ -113,7 +116,9 @@ def test_the_visiting_order_is_uniform_over_all_permutations() -> None:
     assert max(abs(c / draws - chance) for c in counts.values()) <= 5 * sqrt(chance * (1 - chance) / draws)
 
 
-def test_equal_random_words_do_not_leave_indices_in_their_order() -> None:
+def test_equal_random_words_do_not_leave_indices_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "_SHUFFLE", 0)
+
     class Colliding:
         """A generator whose first words have all the same random part."""
 
@@ -133,8 +138,10 @@ def test_a_long_order_is_a_permutation_and_sorted_in_parallel_like_in_one_thread
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     indices = np.arange(0, 600_000, 2, dtype=np.int64)
+    monkeypatch.setattr(kernels, "_SHUFFLE", 0)
+    monkeypatch.setattr(kernels, "_SORT_ALONE", 1000)
     several = kernels.visiting_order(indices.copy(), 600_000, streams(3)("order"))
-    monkeypatch.setattr(kernels, "_SORT_IN_PARALLEL", 1 << 60)
+    monkeypatch.setattr(kernels, "_SORT_ALONE", 1 << 60)
     one = kernels.visiting_order(indices.copy(), 600_000, streams(3)("order"))
     assert np.array_equal(several, one)
     assert np.array_equal(np.sort(several), indices)

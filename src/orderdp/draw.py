@@ -25,8 +25,11 @@ BLOCK = 1 << 16
 # numpy's hypergeometric sampler refuses larger populations.
 _MOST_SAMPLES = 10**9 - 1
 
-# Below this, starting a thread costs more than it saves.
-_SORT_IN_PARALLEL = 1 << 17
+# Up to so many indices, which the processor's cache holds, a shuffle is faster than a sort.
+_SHUFFLE = 1 << 20
+
+# Up to so many words, threads cost more than they save.
+_SORT_ALONE = 1 << 22
 
 
 class Streams(Protocol):
@@ -83,6 +86,7 @@ def top_of_pool(pooled: np.ndarray, q: int, tie_key: int) -> np.ndarray:
     del ordered
     kept = pooled > threshold
     tied = pooled == threshold
+    del pooled  # the hashes of a draw in which all are tied need the memory
     missing = q - int(np.count_nonzero(kept))
     if missing < int(np.count_nonzero(tied)):
         _keep_smallest_hashes(tied, missing, tie_key)
@@ -99,10 +103,13 @@ def top_of_part(part: np.ndarray, scores: np.ndarray, count: int, tie_key: int) 
 def visiting_order(indices: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
     """The `indices`, each below `n` and unique, in a uniformly random order. Uses their memory for it.
 
-    Sorts random words that carry an index in their low bits, which is several times faster than a shuffle once
-    the indices outgrow the processor's cache. The few words whose random parts are equal would come out in the
-    order of their indices; they are put in random order among themselves afterwards.
+    Many indices are put in order by sorting random words that carry an index in their low bits, which is several
+    times faster than a shuffle once they outgrow the processor's cache. The few words whose random parts are equal
+    would come out in the order of their indices; they are put in random order among themselves afterwards.
     """
+    if len(indices) <= _SHUFFLE:
+        rng.shuffle(indices)
+        return indices
     bits = np.uint64(max(n - 1, 1).bit_length())
     low = np.uint64((1 << int(bits)) - 1)
     words = indices.view(np.uint64)
@@ -181,7 +188,7 @@ def _keep_smallest_hashes(marked: np.ndarray, count: int, key: int) -> None:
 def _sort(words: np.ndarray) -> None:
     """Sorts in place, in as many threads as there are cores (numpy lets go of the interpreter meanwhile)."""
     halvings = min(os.cpu_count() or 1, 8).bit_length() - 1
-    if halvings == 0 or len(words) < _SORT_IN_PARALLEL:
+    if halvings == 0 or len(words) <= _SORT_ALONE:
         words.sort()
         return
     parts = [words]

@@ -179,12 +179,15 @@ class Pruner:
         index = checked_index(index)
         losses = checked_losses(losses, index, reduced)
         remember = self._remember
+        result = self._weighted_mean(index, losses)
+        mean = None
         if scores is not None:
             scores = checked_scores(scores, index)
         elif reduced:
             scores, remember = losses.detach().expand(len(index)), remember or _moving_average
         else:
             scores = losses.detach()
+            mean = result if self._timeline.weights is None else None
         if extra and remember is None:
             raise FeedbackError(
                 f"{describe(self.policy)} has no use for {', '.join(map(repr, extra))}; it remembers losses only. "
@@ -193,9 +196,8 @@ class Pruner:
         if not self._table_is_home:
             self._table.move(losses.device)
             self._table_is_home = True
-        self._table.write(index, scores, epoch=self.epoch, remember=remember, extra=extra)
-        result = self._weighted_mean(index, losses)
-        self._timeline.trained_on(len(index))
+        self._table.write(index, scores, epoch=self.epoch, mean=mean, remember=remember, extra=extra)
+        self._timeline.trained_on(index.numel())
         return result
 
     @_outside_graphs

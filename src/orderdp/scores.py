@@ -1,12 +1,13 @@
 """ScoreTable: what is remembered about each sample, declared as columns.
 
-The table lives where the losses are. There a step only issues index operations and never waits for their result;
-what has to be complained about is counted on the device and read once an epoch. On the CPU, where waiting costs
-nothing, the same step is made of numpy calls, which have a third of the overhead, and complains at once.
+The table lives where the losses are. On a device a step only issues index operations and never waits for their
+result; what has to be complained about is counted there and read once an epoch. On the CPU, where waiting costs
+nothing, fewer operations do the same, and complaints are made at once.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -20,13 +21,15 @@ __all__ = ["SCORE", "SEEN", "USAGE", "BatchRows", "ScoreTable"]
 
 SCORE = Column("score", initial=float("inf"))
 USAGE = Column("usage", initial=0, dtype="int16", merge="sum")
-#: The epoch in which the score was last refreshed; -1 for never.
+#: The epoch in which it was last trained on or observed; -1 for never.
 SEEN = Column("seen", initial=-1, dtype="int16")
 
 _BUILT_IN = (SCORE, USAGE, SEEN)
 
 # Counts start in two bytes and move to four long before they could overflow.
 _WIDEN_AT = 1 << 14
+
+_SETTLE_EVERY = 64
 
 Remember = Callable[..., Mapping[str, torch.Tensor]]
 
@@ -45,8 +48,8 @@ class BatchRows:
 class ScoreTable:
     """Columns of numbers, one row for each of `n` samples.
 
-    There is always "score" (float32, +inf for unseen), "usage" (how often trained on) and "seen" (the epoch of
-    the last refresh, -1 for never): eight bytes a sample.
+    There is always "score" (float32, +inf for unseen), "usage" (how often trained on) and "seen" (the epoch in
+    which it was last trained on or observed, -1 for never): eight bytes a sample.
 
     Args:
         n: Number of samples.
@@ -69,22 +72,26 @@ class ScoreTable:
             name: torch.full((n + 1,), column.initial, dtype=_torch_dtype(column.dtype))
             for name, column in self.declared.items()
         }
+        self.device = torch.device("cpu")
+        self._on_host = True
         self._strays = torch.zeros(2, dtype=torch.int64)  # non-finite losses, impossible indices
-        self._ones: torch.Tensor = torch.ones(0, dtype=torch.int16)
+        # Indices of steps whose usage and seen have not been written yet: a few dozen steps at once cost as much
+        # as one.
+        self._unsettled: list[torch.Tensor] = []
+        self._unsettled_epoch = 0
         self._writes = 0
+        # As long as the data set and without memory of its own: for the range check of indices on the CPU.
+        self._rows = torch.zeros(1).expand(n)
 
     # -- where it lives ------------------------------------------------------------------------------------
 
-    @property
-    def device(self) -> torch.device:
-        """Where the columns are."""
-        return self._columns["score"].device
-
     def move(self, device: torch.device) -> None:
         """Moves the table to `device`."""
+        self.device = device
+        self._on_host = device.type == "cpu"
         self._columns = {name: column.to(device) for name, column in self._columns.items()}
         self._strays = self._strays.to(device)
-        self._ones = self._ones.to(device)
+        self._unsettled = [index.to(device, non_blocking=True) for index in self._unsettled]
 
     # -- reading -------------------------------------------------------------------------------------------
 
@@ -96,6 +103,7 @@ class ScoreTable:
 
     def column(self, name: str) -> torch.Tensor:
         """The column called `name` on the table's device, with one row more than there are samples."""
+        self._settle()
         try:
             return self._columns[name]
         except KeyError:
@@ -119,6 +127,7 @@ class ScoreTable:
         *,
         epoch: int,
         trained: bool = True,
+        mean: torch.Tensor | None = None,
         remember: Remember | None = None,
         extra: Mapping[str, Any] | None = None,
     ) -> None:
@@ -132,60 +141,52 @@ class ScoreTable:
             losses: One number for each, detached.
             epoch: The current epoch, for "seen".
             trained: Whether this counts as training ("usage").
+            mean: The mean of the losses, where somebody has it: it tells whether all of them are finite.
             remember: How losses become columns; None writes them to "score".
             extra: More keyword arguments of `remember`.
         """
         index = self._checked(index)
-        self._writes += 1
-        losses = losses.to(device=self.device, dtype=torch.float32, non_blocking=True)
-        if self.device.type == "cpu" and remember is None and self._write_plainly(index, losses, epoch):
-            pass
+        if losses.dtype is not torch.float32 or losses.device != self.device:
+            losses = losses.to(device=self.device, dtype=torch.float32, non_blocking=True)
+        if self._on_host and remember is None and math.isfinite((losses.sum() if mean is None else mean).item()):
+            self._columns["score"].index_copy_(0, index, losses)
         else:
-            self._write_carefully(index, losses, epoch, remember, extra or {})
+            self._write_carefully(index, losses, remember, extra or {})
         if trained:
-            self._columns["usage"].index_add_(0, index, self._ones_like(index))
+            self._count(index, epoch)
+        else:
+            self.column("seen").index_fill_(0, index, epoch)
 
     def _checked(self, index: torch.Tensor) -> torch.Tensor:
         """The index on the table's device, with every entry pointing at some row."""
-        if index.device.type == "cpu":
-            # Seen as unsigned, a negative index is a huge one: one comparison covers both ends.
-            host = index.numpy()
-            if host.size and host.view(np.uint64).max() >= self.n:
-                wrong = host[(host < 0) | (host >= self.n)]
+        if index.is_cpu:
+            try:
+                self._rows.index_select(0, index)  # looks at nothing but the range, and before any write
+            except (IndexError, RuntimeError):
+                wrong = index[(index < 0) | (index >= self.n)]
                 raise IndexRangeError(
                     f"indices must be in [0, {self.n}), the length of the data set; got {int(wrong[0])} "
-                    f"({wrong.size} of {host.size} in this batch are outside). "
+                    f"({len(wrong)} of {len(index)} in this batch are outside). "
                     "Pass the index that came with the batch, unchanged."
-                )
-            return index if self.device.type == "cpu" else index.to(self.device, non_blocking=True)
+                ) from None
+            return index if self._on_host else index.to(self.device, non_blocking=True)
         index = index.to(self.device)
         outside = (index < 0) | (index >= self.n)
         self._strays[1] += outside.sum()
         return torch.where(outside, self.n, index)
 
-    def _write_plainly(self, index: torch.Tensor, losses: torch.Tensor, epoch: int) -> bool:
-        """The common case on the CPU; says False, having written nothing, where a loss is not finite."""
-        values = losses.numpy()
-        if not np.isfinite(values).all():
-            return False
-        rows = index.numpy()
-        self._columns["score"].numpy()[rows] = values
-        self._columns["seen"].numpy()[rows] = epoch
-        return True
-
     def _write_carefully(
-        self, index: torch.Tensor, losses: torch.Tensor, epoch: int, remember: Remember | None, extra: Mapping[str, Any]
+        self, index: torch.Tensor, losses: torch.Tensor, remember: Remember | None, extra: Mapping[str, Any]
     ) -> None:
+        rows = BatchRows(self, index)
         finite = torch.isfinite(losses)
         self._strays[0] += (~finite).sum()
         mean = torch.where(finite, losses, 0.0).sum() / finite.sum().clamp(min=1)
         usable = torch.where(finite, losses, mean)
-        rows = BatchRows(self, index)
-        written = finite | (rows["seen"] < 0)
-        new = {"score": usable} if remember is None else dict(remember(rows, usable, **extra))
+        written = finite | torch.isinf(rows["score"])
+        new = {"score": usable, **({} if remember is None else remember(rows, usable, **extra))}
         for name, values in new.items():
             self._merge(name, index, values, written)
-        self._merge("seen", index, torch.full_like(rows["seen"], epoch), written)
 
     def _merge(self, name: str, index: torch.Tensor, values: torch.Tensor, written: torch.Tensor) -> None:
         column = self.column(name)
@@ -195,11 +196,22 @@ class ScoreTable:
         else:
             column.index_copy_(0, index, torch.where(written, values, column.index_select(0, index)))
 
-    def _ones_like(self, index: torch.Tensor) -> torch.Tensor:
+    def _count(self, index: torch.Tensor, epoch: int) -> None:
+        if epoch != self._unsettled_epoch or len(self._unsettled) >= _SETTLE_EVERY:
+            self._settle()
+            self._unsettled_epoch = epoch
+        self._unsettled.append(index.clone())  # its owner may use the memory again
+        self._writes += 1
+
+    def _settle(self) -> None:
+        """Writes usage and seen of the last steps."""
+        if not self._unsettled:
+            return
+        index = torch.cat(self._unsettled)
+        self._unsettled = []
         usage = self._columns["usage"]
-        if len(self._ones) < len(index) or self._ones.dtype != usage.dtype:
-            self._ones = torch.ones(len(index), dtype=usage.dtype, device=usage.device)
-        return self._ones[: len(index)]
+        usage.index_add_(0, index, torch.ones(len(index), dtype=usage.dtype, device=usage.device))
+        self._columns["seen"].index_fill_(0, index, self._unsettled_epoch)
 
     # -- once an epoch ---------------------------------------------------------------------------------------
 
@@ -214,6 +226,7 @@ class ScoreTable:
 
     def make_room(self, epoch: int) -> None:
         """Widens the counts before they can overflow. Called once an epoch."""
+        self._settle()
         if epoch >= _WIDEN_AT:
             self._columns["seen"] = self._columns["seen"].to(torch.int32)
         # No count exceeds the number of writes, so the maximum need not be looked for before that.
@@ -224,6 +237,7 @@ class ScoreTable:
 
     def state_dict(self) -> dict[str, Any]:
         """A copy of all columns on the CPU, and the counters."""
+        self._settle()
         columns = {name: column[: self.n].to("cpu", copy=True) for name, column in self._columns.items()}
         return {"columns": columns, "strays": self._strays.to("cpu", copy=True), "writes": self._writes}
 
@@ -255,6 +269,7 @@ class ScoreTable:
         """Puts back what `state_dict` gave; the table stays on its device."""
         self.check_state(state)
         device = self.device
+        self._unsettled = []
         for name, values in state["columns"].items():
             column = torch.full((self.n + 1,), self.declared[name].initial, dtype=values.dtype)
             column[: self.n] = values.cpu()

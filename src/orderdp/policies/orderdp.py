@@ -91,8 +91,8 @@ class OrderDP:
         s, q = self.sizes(context.n)
         if s == q:  # the whole pool is kept, whatever its scores
             return Selection(self.candidates(context))
-        pooled = draw.pool_scores(table["score"], s, _pool_streams(context))
-        return Selection(_shuffled(draw.top_of_pool(pooled, q, _tie_key(context)), context))
+        kept = draw.top_of_pool(draw.pool_scores(table["score"], s, _pool_streams(context)), q, _tie_key(context))
+        return Selection(_shuffled(kept, context))
 
     def candidates(self, context: Context) -> np.ndarray:
         """The pool in random order."""
