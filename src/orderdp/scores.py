@@ -103,7 +103,7 @@ class ScoreTable:
 
     def column(self, name: str) -> torch.Tensor:
         """The column called `name` on the table's device, with one row more than there are samples."""
-        self._settle()
+        self.settle()
         try:
             return self._columns[name]
         except KeyError:
@@ -198,12 +198,12 @@ class ScoreTable:
 
     def _count(self, index: torch.Tensor, epoch: int) -> None:
         if epoch != self._unsettled_epoch or len(self._unsettled) >= _SETTLE_EVERY:
-            self._settle()
+            self.settle()
             self._unsettled_epoch = epoch
         self._unsettled.append(index.clone())  # its owner may use the memory again
         self._writes += 1
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
         """Writes usage and seen of the last steps."""
         if not self._unsettled:
             return
@@ -226,7 +226,7 @@ class ScoreTable:
 
     def make_room(self, epoch: int) -> None:
         """Widens the counts before they can overflow. Called once an epoch."""
-        self._settle()
+        self.settle()
         if epoch >= _WIDEN_AT:
             self._columns["seen"] = self._columns["seen"].to(torch.int32)
         # No count exceeds the number of writes, so the maximum need not be looked for before that.
@@ -237,7 +237,7 @@ class ScoreTable:
 
     def state_dict(self) -> dict[str, Any]:
         """A copy of all columns on the CPU, and the counters."""
-        self._settle()
+        self.settle()
         columns = {name: column[: self.n].to("cpu", copy=True) for name, column in self._columns.items()}
         return {"columns": columns, "strays": self._strays.to("cpu", copy=True), "writes": self._writes}
 

@@ -128,6 +128,7 @@ class Timeline:
         return False
 
     def _next_epoch(self) -> None:
+        self._table.settle()
         self.clock.next_epoch()
         self._epoch, self._selection = None, None
 
