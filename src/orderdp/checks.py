@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from orderdp.errors import ConfigError, DatasetError, FeedbackError
+from orderdp.planning import is_count
 from orderdp.policy import Policy, StepwisePolicy
 
 __all__ = [
@@ -18,13 +19,7 @@ __all__ = [
     "checked_policy",
     "checked_scores",
     "checked_seed",
-    "is_count",
 ]
-
-
-def is_count(value: Any, least: int = 1) -> bool:
-    """Whether `value` is a whole number, and no smaller than `least`."""
-    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= least)
 
 
 def checked_policy(policy: Any) -> Policy:

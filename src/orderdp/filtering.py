@@ -12,7 +12,8 @@ from torch.utils.data.distributed import DistributedSampler
 
 from orderdp.epochs import Epoch, FixedEpoch
 from orderdp.errors import ConfigError, DatasetError
-from orderdp.sampling import BatchCursor, SampleCursor, batches_in, check_batch_size
+from orderdp.planning import batches_in, check_batch_size
+from orderdp.sampling import BatchCursor, SampleCursor
 
 if TYPE_CHECKING:
     from orderdp.timeline import Timeline

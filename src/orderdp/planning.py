@@ -1,27 +1,110 @@
-"""How many optimiser steps a run has, before it starts."""
+"""How many samples, batches and steps: arithmetic that needs no tensors."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal
+from numbers import Real
+from typing import Any, Literal
 
-from orderdp.checks import is_count
+import numpy as np
+
 from orderdp.errors import ConfigError
-from orderdp.sampling import batches_in, check_batch_size
 
-__all__ = ["Split", "steps_within"]
+__all__ = ["Split", "batches_in", "check_batch_size", "check_dials", "is_count", "pool_sizes", "steps_within"]
 
 Split = Literal["samples", "batches"]
+
+#: With a bare prune ratio, the pool is this power of the share kept.
+POOL_EXPONENT = 0.25
+
+
+def is_count(value: Any, least: int = 1) -> bool:
+    """Whether `value` is a whole number, and no smaller than `least`."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= least)
+
+
+def check_dials(prune_ratio: Any, exploration: Any, exploitation: Any) -> None:
+    """Raises unless these are a prune ratio, both dials, or a ratio with dials that agree with it."""
+    _check_ratio(prune_ratio)
+    _check_dial("exploration", exploration, "the size of the pool as a share of the data set, s/n")
+    _check_dial("exploitation", exploitation, "the share of the pool that is kept, q/s")
+    if prune_ratio is None:
+        if exploration is None or exploitation is None:
+            raise ConfigError(
+                f"give prune_ratio, or both exploration and exploitation, got exploration={exploration} and "
+                f"exploitation={exploitation}. OrderDP(prune_ratio=0.4) trains on 60 % of the data."
+            )
+        return
+    keep = 1 - prune_ratio
+    if exploration is not None and exploitation is not None and abs(exploration * exploitation - keep) > 1e-9:
+        raise ConfigError(
+            f"prune_ratio={prune_ratio} keeps a share of {keep:g}, but exploration={exploration} times exploitation="
+            f"{exploitation} keeps {exploration * exploitation:g}. Leave one of the three out."
+        )
+    for name, dial in (("exploration", exploration), ("exploitation", exploitation)):
+        if dial is not None and dial < keep - 1e-9:
+            raise ConfigError(
+                f"{name} must be at least the share that is kept, {keep:g} at prune_ratio={prune_ratio}, got {dial}. "
+                "Choose it larger, or prune more."
+            )
+
+
+def _check_ratio(value: Any) -> None:
+    if value is not None and (not _is_number(value) or not 0 <= value < 1):
+        hint = " It is a fraction, not a percentage." if _is_number(value) and 1 < value <= 100 else ""
+        raise ConfigError(f"prune_ratio must be in [0, 1), got {value!r}.{hint}")
+
+
+def _check_dial(name: str, value: Any, meaning: str) -> None:
+    if value is not None and (not _is_number(value) or not 0 < value <= 1):
+        raise ConfigError(f"{name} must be in (0, 1], got {value!r}. It is {meaning}.")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def pool_sizes(
+    n: int, prune_ratio: float | None, exploration: float | None, exploitation: float | None
+) -> tuple[int, int]:
+    """The size s of the pool and the number q kept, out of `n`: by ratio, by both dials, or by ratio and one dial."""
+    if prune_ratio is None:
+        assert exploration is not None
+        assert exploitation is not None
+        s = round(exploration * n)
+        return s, round(exploitation * s)
+    keep = 1 - prune_ratio
+    q = round(keep * n)
+    if exploration is not None:
+        return round(exploration * n), q
+    if exploitation is not None:
+        return round(q / exploitation), q
+    return max(round(keep**POOL_EXPONENT * n), q), q
+
+
+def batches_in(samples: int, batch_size: int, drop_last: bool) -> int:
+    """How many batches `samples` make."""
+    return samples // batch_size if drop_last else -(-samples // batch_size)
+
+
+def check_batch_size(batch_size: Any) -> int:
+    """A usable batch size, or an error."""
+    if not is_count(batch_size):
+        raise ConfigError(
+            f"batch_size must be a whole number, at least 1, got {batch_size!r}. "
+            "For samples one by one use DataLoader(Indexed(dataset), sampler=pruner.sampler, batch_size=None)."
+        )
+    return int(batch_size)
 
 
 def steps_within(
     sizes: Iterable[tuple[int, int]],
     batch_size: int,
     *,
-    drop_last: bool,
-    world_size: int,
-    accumulate: int,
-    split: Split,
+    drop_last: bool = False,
+    world_size: int = 1,
+    accumulate: int = 1,
+    split: Split = "samples",
 ) -> tuple[int, int]:
     """The fewest and the most optimiser steps of epochs that keep between so many and so many samples."""
     check_batch_size(batch_size)

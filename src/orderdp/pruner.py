@@ -16,14 +16,13 @@ from orderdp.checks import (
     checked_policy,
     checked_scores,
     checked_seed,
-    is_count,
 )
 from orderdp.errors import ConfigError, FeedbackError, StateError, UnknownSizeError
 from orderdp.filtering import FilteredSampler
 from orderdp.loading import Indexed, IndexedCollate, length_of, without_own_order
-from orderdp.planning import Split, steps_within
+from orderdp.planning import Split, check_batch_size, is_count, steps_within
 from orderdp.policy import Policy, describe
-from orderdp.sampling import PrunedBatchSampler, PrunedSampler, check_batch_size, check_length
+from orderdp.sampling import PrunedBatchSampler, PrunedSampler, check_length
 from orderdp.scores import ScoreTable
 from orderdp.timeline import Timeline
 

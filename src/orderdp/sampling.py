@@ -8,13 +8,14 @@ once for every batch.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sized
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
 from torch.utils.data import Sampler
 
 from orderdp.epochs import Epoch, FixedEpoch
 from orderdp.errors import ConfigError, DatasetError, StateError
+from orderdp.planning import batches_in, check_batch_size
 from orderdp.randomness import key64
 
 if TYPE_CHECKING:
@@ -27,8 +28,6 @@ __all__ = [
     "SampleCursor",
     "Serving",
     "View",
-    "batches_in",
-    "check_batch_size",
     "check_length",
 ]
 
@@ -247,21 +246,6 @@ class PrunedBatchSampler(Sampler[list[int]]):
     def end(self, epoch: Epoch, start: int) -> int:
         """The end of the last batch."""
         return epoch.end(start, self.batch_size, self.drop_last)
-
-
-def batches_in(samples: int, batch_size: int, drop_last: bool) -> int:
-    """How many batches `samples` make."""
-    return samples // batch_size if drop_last else -(-samples // batch_size)
-
-
-def check_batch_size(batch_size: Any) -> int:
-    """A usable batch size, or an error."""
-    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-        raise ConfigError(
-            f"batch_size must be a whole number, at least 1, got {batch_size!r}. "
-            "For samples one by one use DataLoader(Indexed(dataset), sampler=pruner.sampler, batch_size=None)."
-        )
-    return batch_size
 
 
 def check_length(dataset: Sized, n: int) -> None:

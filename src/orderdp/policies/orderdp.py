@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
-from numbers import Real
 from typing import Literal
 
 import numpy as np
 
 from orderdp import draw
 from orderdp.errors import ConfigError
+from orderdp.planning import check_dials, is_count, pool_sizes
 from orderdp.policy import Context, Selection, Table
 from orderdp.randomness import key64
 
@@ -49,12 +49,9 @@ class OrderDP:
     every: Literal["epoch", "batch"] = "epoch"
 
     def __post_init__(self) -> None:
-        _check_ratio("prune_ratio", self.prune_ratio)
-        _check_dial("exploration", self.exploration, "the size of the pool as a share of the data set, s/n")
-        _check_dial("exploitation", self.exploitation, "the share of the pool that is kept, q/s")
+        check_dials(self.prune_ratio, self.exploration, self.exploitation)
         if self.every not in ("epoch", "batch"):
             raise ConfigError(f'every must be "epoch" or "batch", got {self.every!r}.')
-        self._check_together()
 
     def __repr__(self) -> str:
         given = {name: getattr(self, name) for name in ("prune_ratio", "exploration", "exploitation")}
@@ -70,9 +67,9 @@ class OrderDP:
 
     def sizes(self, n: int) -> tuple[int, int]:
         """The size s of the pool and the number q kept of it, out of `n` samples."""
-        if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
+        if not is_count(n):
             raise ConfigError(f"n must be a whole number of samples, at least 1, got {n!r}.")
-        s, q = self._sizes(int(n))
+        s, q = pool_sizes(int(n), self.prune_ratio, self.exploration, self.exploitation)
         if q < 1:
             raise ConfigError(f"{self} keeps {q} of {n} samples; at least one must be left. Prune less.")
         if not q <= s <= n:
@@ -103,42 +100,6 @@ class OrderDP:
         """The `count` largest scores of one step's share of the pool."""
         return draw.top_of_part(part, scores, count, _tie_key(context))
 
-    def _sizes(self, n: int) -> tuple[int, int]:
-        if self.prune_ratio is None:
-            assert self.exploration is not None
-            assert self.exploitation is not None
-            s = round(self.exploration * n)
-            return s, round(self.exploitation * s)
-        keep = 1 - self.prune_ratio
-        q = round(keep * n)
-        if self.exploration is not None:
-            return round(self.exploration * n), q
-        if self.exploitation is not None:
-            return round(q / self.exploitation), q
-        return max(round(keep**0.25 * n), q), q
-
-    def _check_together(self) -> None:
-        ratio, exploration, exploitation = self.prune_ratio, self.exploration, self.exploitation
-        if ratio is None:
-            if exploration is None or exploitation is None:
-                raise ConfigError(
-                    f"give prune_ratio, or both exploration and exploitation, got exploration={exploration} and "
-                    f"exploitation={exploitation}. OrderDP(prune_ratio=0.4) trains on 60 % of the data."
-                )
-            return
-        keep = 1 - ratio
-        if exploration is not None and exploitation is not None and abs(exploration * exploitation - keep) > 1e-9:
-            raise ConfigError(
-                f"prune_ratio={ratio} keeps a share of {keep:g}, but exploration={exploration} times exploitation="
-                f"{exploitation} keeps {exploration * exploitation:g}. Leave one of the three out."
-            )
-        for name, dial in (("exploration", exploration), ("exploitation", exploitation)):
-            if dial is not None and dial < keep - 1e-9:
-                raise ConfigError(
-                    f"{name} must be at least the share that is kept, {keep:g} at prune_ratio={ratio}, got {dial}. "
-                    "Choose it larger, or prune more."
-                )
-
 
 def _pool_streams(context: Context) -> draw.Streams:
     return partial(context.rng, "epoch", context.epoch)
@@ -150,20 +111,3 @@ def _tie_key(context: Context) -> int:
 
 def _shuffled(indices: np.ndarray, context: Context) -> np.ndarray:
     return draw.visiting_order(indices, context.n, context.rng("epoch", context.epoch, "order"))
-
-
-def _check_ratio(name: str, value: float | None) -> None:
-    if value is None:
-        return
-    if not _is_number(value) or not 0 <= value < 1:
-        hint = " It is a fraction, not a percentage." if _is_number(value) and 1 < value <= 100 else ""
-        raise ConfigError(f"{name} must be in [0, 1), got {value!r}.{hint}")
-
-
-def _check_dial(name: str, value: float | None, meaning: str) -> None:
-    if value is not None and (not _is_number(value) or not 0 < value <= 1):
-        raise ConfigError(f"{name} must be in (0, 1], got {value!r}. It is {meaning}.")
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool)

@@ -1,0 +1,43 @@
+"""The mathematics of OrderDP as functions. Numpy only.
+
+Letters are the paper's: n samples, a pool of s of them, of which q are kept; rank j = 1 is the largest loss.
+"""
+
+from __future__ import annotations
+
+from orderdp.theory.bounds import (
+    BiasTerms,
+    averaged_convergence_bound,
+    bias_terms,
+    convergence_bound,
+    generalization_bound,
+)
+from orderdp.theory.coverage import Coverage, coverage
+from orderdp.theory.plan import Plan, plan
+from orderdp.theory.risk import horvitz_thompson, surrogate_loss, surrogate_weights
+from orderdp.theory.rules import Bottom, Mixed, RankRule, Top, Trimmed, Window
+from orderdp.theory.weights import limit_weights, weights, weights_at
+
+__all__ = [
+    "BiasTerms",
+    "Bottom",
+    "Coverage",
+    "Mixed",
+    "Plan",
+    "RankRule",
+    "Top",
+    "Trimmed",
+    "Window",
+    "averaged_convergence_bound",
+    "bias_terms",
+    "convergence_bound",
+    "coverage",
+    "generalization_bound",
+    "horvitz_thompson",
+    "limit_weights",
+    "plan",
+    "surrogate_loss",
+    "surrogate_weights",
+    "weights",
+    "weights_at",
+]

@@ -1,0 +1,174 @@
+"""Which share of the samples is seen after so many epochs, and how often each is used.
+
+Three stories about the ranking decide it:
+
+- "unseen-first", what this library does: a sample that was never seen outranks all that were. How many are unseen is a
+  Markov chain: of u unseen samples, H ~ Hypergeometric(n, u, s) are in the pool, and min(H, q) of them are kept.
+- "uniform": ranks are drawn anew each epoch, so each sample is kept with probability q/n.
+- "seen-first", a finite start value below every loss, as in the published code: unseen samples are kept only where the
+  pool has fewer than q seen ones. Many are never seen at all.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Literal
+
+import numpy as np
+
+from orderdp.errors import ConfigError
+from orderdp.planning import is_count
+from orderdp.theory.checks import check_design
+from orderdp.theory.unimodal import hypergeometric
+
+__all__ = ["Coverage", "Ranks", "coverage"]
+
+Ranks = Literal["unseen-first", "uniform", "seen-first"]
+
+# Up to here the whole distribution of the chain is followed; above, its mean path, from which it hardly strays.
+_EXACT_UP_TO = 400
+
+# Looked for no further: some samples may never be seen.
+_LAST_EPOCH = 10_000
+
+
+@dataclass(frozen=True, eq=False)
+class Coverage:
+    """What is expected to be seen.
+
+    Attributes:
+        share: Expected share of the samples seen after 0, 1, ... epochs.
+        all_seen_epoch: Epochs after which every sample has been seen with the probability asked for; None where that
+            is not within 10,000.
+        usage: Expected share of the samples that are used 0, 1, 2, ... times in all epochs.
+    """
+
+    share: np.ndarray = field(repr=False)
+    all_seen_epoch: int | None
+    usage: np.ndarray = field(repr=False)
+
+
+def coverage(
+    n: int, s: int, q: int, epochs: int, *, ranks: Ranks = "unseen-first", probability: float = 0.999
+) -> Coverage:
+    """Expected coverage of `epochs` epochs.
+
+    Pools of 3 of 4, keep 2: after one epoch half is seen; the pool of the second has one or two of the others.
+
+    >>> coverage(4, 3, 2, epochs=2).share.tolist()
+    [0.0, 0.5, 0.875]
+
+    Usage is that of samples which, once seen, have ranks drawn anew each epoch. For n up to 400 the chain is followed
+    exactly; above, along its mean.
+
+    Args:
+        n: Number of samples.
+        s: Size of the pool.
+        q: How many of it are kept.
+        epochs: How many epochs.
+        ranks: Which story about the ranking.
+        probability: How sure `all_seen_epoch` has to be.
+    """
+    check_design(n, s, q)
+    if not is_count(epochs, least=0):
+        raise ConfigError(f"epochs must be a whole number, at least 0, got {epochs!r}.")
+    if not (isinstance(probability, float) and 0 < probability < 1):
+        raise ConfigError(f"probability must be in (0, 1), got {probability!r}.")
+    if ranks not in ("unseen-first", "uniform", "seen-first"):
+        raise ConfigError(f'ranks must be "unseen-first", "uniform" or "seen-first", got {ranks!r}.')
+    chain = _chain(n, s, q, ranks)
+    unseen, all_seen = [float(n)], None
+    for epoch in range(1, max(epochs, _LAST_EPOCH) + 1):
+        if epoch > epochs and (all_seen is not None or chain.stuck):
+            break
+        left, chance = chain.step()
+        if epoch <= epochs:
+            unseen.append(left)
+        if all_seen is None and chance >= probability:
+            all_seen = epoch
+    path = np.array(unseen)
+    return Coverage(1 - path / n, all_seen, _usage(path, n, q))
+
+
+class _Mean:
+    """The expected number of unseen samples, epoch by epoch, along the mean path."""
+
+    def __init__(self, n: int, s: int, q: int, ranks: Ranks) -> None:
+        self.n, self.s, self.q, self.ranks = n, s, q, ranks
+        self.unseen = float(n)
+        self.stuck = False
+
+    def step(self) -> tuple[float, float]:
+        """How many are unseen after one more epoch, and the chance that none is."""
+        gained = self._gain()
+        # An unseen-first or uniform chain always goes on; a seen-first one crawls, and does not arrive in time.
+        self.stuck = gained * _LAST_EPOCH < self.unseen
+        self.unseen = max(0.0, self.unseen - gained)
+        # Late, each of many samples is left with a small chance, nearly independently: a Poisson number of them.
+        return self.unseen, math.exp(-self.unseen)
+
+    def _gain(self) -> float:
+        n, s, q, unseen = self.n, self.s, self.q, self.unseen
+        if self.ranks == "uniform":
+            return unseen * q / n
+        if self.ranks == "seen-first":
+            first, chances = hypergeometric(n, n - round(unseen), s)
+            return float(np.maximum(q - (first + np.arange(len(chances))), 0) @ chances)
+        drawn = unseen * s / n
+        if drawn + 40 * math.sqrt(drawn + 1) < q:  # the limit q is out of reach
+            return drawn
+        first, chances = hypergeometric(n, round(unseen), s)
+        return min(unseen, float(np.minimum(first + np.arange(len(chances)), q) @ chances))
+
+
+class _Exact:
+    """The distribution of the number of unseen samples, epoch by epoch."""
+
+    def __init__(self, n: int, s: int, q: int, ranks: Ranks) -> None:
+        self.chances = np.zeros(n + 1)
+        self.chances[n] = 1.0
+        self.stuck = False
+        self._moves = np.zeros((n + 1, n + 1))
+        for unseen in range(n + 1):
+            self._fill(unseen, n, s, q, ranks)
+
+    def _fill(self, unseen: int, n: int, s: int, q: int, ranks: Ranks) -> None:
+        if ranks == "uniform":
+            first, chances = hypergeometric(n, unseen, q)
+            gained = first + np.arange(len(chances))
+        elif ranks == "unseen-first":
+            first, chances = hypergeometric(n, unseen, s)
+            gained = np.minimum(first + np.arange(len(chances)), q)
+        else:
+            first, chances = hypergeometric(n, n - unseen, s)
+            gained = np.maximum(q - (first + np.arange(len(chances))), 0)
+        np.add.at(self._moves[unseen], unseen - gained, chances)
+
+    def step(self) -> tuple[float, float]:
+        """How many are unseen after one more epoch on average, and the chance that none is."""
+        after = self.chances @ self._moves
+        self.stuck = bool(np.abs(after - self.chances).max() < 1e-15)
+        self.chances = after
+        return float(after @ np.arange(len(after))), float(after[0])
+
+
+def _chain(n: int, s: int, q: int, ranks: Ranks) -> _Mean | _Exact:
+    return _Exact(n, s, q, ranks) if n <= _EXACT_UP_TO else _Mean(n, s, q, ranks)
+
+
+def _usage(unseen: np.ndarray, n: int, q: int) -> np.ndarray:
+    """The expected share of samples used 0, 1, 2, ... times, from the path of the unseen."""
+    usage = np.zeros(len(unseen))
+    usage[0] = 1.0
+    for before, after in pairwise(unseen):
+        new, seen = before - after, n - before
+        again = min(1.0, max(0.0, (q - new) / seen)) if seen > 0 else 0.0
+        moved = usage.copy()
+        moved[0] = 0.0
+        moved *= again  # of those seen before, this share is used once more
+        usage[1:] += moved[:-1] - moved[1:]
+        usage[0] -= new / n
+        usage[1] += new / n
+    return np.maximum(usage, 0.0)

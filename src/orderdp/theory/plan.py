@@ -1,0 +1,157 @@
+"""What a setting will do, before anything is spent on it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from orderdp.errors import ConfigError
+from orderdp.planning import check_dials, is_count, pool_sizes, steps_within
+from orderdp.theory.bounds import deviation, sampling_rate
+from orderdp.theory.checks import check_design, checked_positive
+from orderdp.theory.coverage import coverage
+from orderdp.theory.weights import weights, weights_at
+
+__all__ = ["Plan", "plan"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a setting will do.
+
+    Attributes:
+        n: Number of samples.
+        s: Size of the pool.
+        q: Samples trained on each epoch.
+        epochs: Number of epochs.
+        batch_size: Samples a batch.
+        steps_an_epoch: Optimiser steps in one epoch.
+        steps: Optimiser steps in all.
+        steps_saved: Fewer than full data has.
+        samples: Samples trained on in all.
+        samples_saved: Fewer than full data has.
+        saved: The share of the samples that is saved, 1 - q/n.
+        largest_inclusion: Chance that the hardest sample is kept in an epoch.
+        smallest_inclusion: Chance that the easiest one is, its rank known.
+        effective_sample_size: How many equally weighted samples the surrogate risk is worth.
+        deviation: C_s of Theorem 3.
+        sampling: Theorem 3's sampling term for losses of at most 1.
+        coverage: Expected share of the samples seen after all epochs.
+        all_seen_epoch: Epochs until every sample has been seen, with probability 0.999; None for never.
+        hours: What the run takes, if the full one's hours were given.
+        hours_saved: Less than the full run.
+        money_saved: Hours saved times the price, if that was given.
+    """
+
+    n: int
+    s: int
+    q: int
+    epochs: int
+    batch_size: int
+    steps_an_epoch: int
+    steps: int
+    steps_saved: int
+    samples: int
+    samples_saved: int
+    saved: float
+    largest_inclusion: float
+    smallest_inclusion: float
+    effective_sample_size: float
+    deviation: float
+    sampling: float
+    coverage: float
+    all_seen_epoch: int | None
+    hours: float | None
+    hours_saved: float | None
+    money_saved: float | None
+
+    @property
+    def exploration(self) -> float:
+        """s/n."""
+        return self.s / self.n
+
+    @property
+    def exploitation(self) -> float:
+        """q/s."""
+        return self.q / self.s
+
+    def as_dict(self) -> dict[str, Any]:
+        """All numbers, with the dials, for JSON."""
+        return {**asdict(self), "exploration": self.exploration, "exploitation": self.exploitation}
+
+
+def plan(
+    n: int,
+    prune_ratio: float | None = None,
+    epochs: int = 1,
+    batch_size: int = 1,
+    *,
+    exploration: float | None = None,
+    exploitation: float | None = None,
+    drop_last: bool = False,
+    world_size: int = 1,
+    hours: float | None = None,
+    price: float | None = None,
+) -> Plan:
+    """What a setting will do.
+
+    >>> p = plan(50_000, prune_ratio=0.4, epochs=200, batch_size=128, hours=2.0)
+    >>> p.s, p.q, p.steps, p.steps_saved, p.samples_saved, round(p.hours_saved, 6), p.all_seen_epoch
+    (44006, 30000, 47000, 31200, 4000000, 0.8, 9)
+
+    Args:
+        n: Number of samples.
+        prune_ratio: Share left out each epoch.
+        epochs: Number of epochs.
+        batch_size: Samples a batch and process.
+        exploration: Size of the pool, s/n.
+        exploitation: Share of the pool that is kept, q/s.
+        drop_last: Whether a last, smaller batch is left out.
+        world_size: How many processes share the work.
+        hours: What the full run takes. Time is taken to follow the number of samples.
+        price: Of an hour.
+    """
+    s, q = _sizes(n, prune_ratio, exploration, exploitation)
+    if not is_count(epochs):
+        raise ConfigError(f"epochs must be a whole number, at least 1, got {epochs!r}.")
+    if price is not None and hours is None:
+        raise ConfigError("price is that of an hour; give hours, what the full run takes, as well.")
+    hours = None if hours is None else checked_positive("hours", hours)
+    price = None if price is None else checked_positive("price", price, zero_allowed=True)
+    steps, _ = steps_within([(q, q)], batch_size, drop_last=drop_last, world_size=world_size)
+    full_steps, _ = steps_within([(n, n)], batch_size, drop_last=drop_last, world_size=world_size)
+    gamma = weights(n, s, q)
+    seen = coverage(n, s, q, epochs)
+    hours_saved = None if hours is None else hours * (1 - q / n)
+    return Plan(
+        n=int(n),
+        s=s,
+        q=q,
+        epochs=int(epochs),
+        batch_size=int(batch_size),
+        steps_an_epoch=steps,
+        steps=steps * epochs,
+        steps_saved=(full_steps - steps) * epochs,
+        samples=q * epochs,
+        samples_saved=(n - q) * epochs,
+        saved=1 - q / n,
+        largest_inclusion=float(weights_at(1, n, s, q)),
+        smallest_inclusion=float(gamma[-1]),
+        effective_sample_size=float(q**2 / (gamma @ gamma)),
+        deviation=deviation(n, s, q),
+        sampling=deviation(n, s, q) * sampling_rate(n, s),
+        coverage=float(seen.share[-1]),
+        all_seen_epoch=seen.all_seen_epoch,
+        hours=None if hours is None or hours_saved is None else hours - hours_saved,
+        hours_saved=hours_saved,
+        money_saved=None if price is None or hours_saved is None else price * hours_saved,
+    )
+
+
+def _sizes(n: Any, prune_ratio: Any, exploration: Any, exploitation: Any) -> tuple[int, int]:
+    if not is_count(n):
+        raise ConfigError(f"n must be a whole number of samples, at least 1, got {n!r}.")
+    check_dials(prune_ratio, exploration, exploitation)
+    s, q = pool_sizes(int(n), prune_ratio, exploration, exploitation)
+    check_design(int(n), s, q)
+    return s, q

@@ -1,0 +1,83 @@
+"""The risk that OrderDP minimises, and weights that undo it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from orderdp.errors import ConfigError
+from orderdp.theory.checks import checked_losses
+from orderdp.theory.rules import RankRule, as_rule
+
+__all__ = ["horvitz_thompson", "surrogate_loss", "surrogate_weights"]
+
+
+def surrogate_loss(losses: Any, s: int, q: int | RankRule) -> Any:
+    """L_q = (1/q) * sum_j gamma_j L_(j), where L_(1) is the largest loss.
+
+    What one draw's plain mean loss is on average. A tensor gives a tensor, through which gradients flow: they are
+    those of `surrogate_weights`, a subgradient.
+
+    >>> surrogate_loss([1.0, 2.0, 3.0, 4.0], s=3, q=2)
+    3.125
+
+    Args:
+        losses: One loss for each of n samples; an array, a list or a tensor.
+        s: Size of the pool.
+        q: How many are kept, or a `RankRule`.
+    """
+    shares = surrogate_weights(losses, s, q)
+    if hasattr(losses, "detach"):
+        return (losses * losses.new_tensor(shares)).sum()
+    return float(checked_losses(losses) @ shares)
+
+
+def surrogate_weights(losses: Any, s: int, q: int | RankRule) -> np.ndarray:
+    """The weight of each sample in `surrogate_loss`: gamma of its rank over the number kept. They sum to 1.
+
+    Equal losses share the mean of their weights, so that it does not matter how they are ordered.
+
+    >>> surrogate_weights([3.0, 7.0, 7.0], s=2, q=1).round(4).tolist()
+    [0.0, 0.5, 0.5]
+    """
+    values = checked_losses(losses)
+    rule = as_rule(q, len(values), s)
+    return _by_sample(values, rule.inclusion(len(values), s)) / rule.kept
+
+
+def horvitz_thompson(losses: Any, s: int, q: int | RankRule) -> np.ndarray:
+    """Weights that make the mean over the kept samples unbiased for the mean over all: kept / (n * pi).
+
+    Needs a rule that can keep every rank, such as `Mixed`. Plain top-q cannot: the easiest samples are never kept, and
+    no weight makes up for that.
+
+    >>> from orderdp.theory.rules import Mixed
+    >>> horvitz_thompson([1.0, 2.0, 3.0, 4.0], s=3, q=Mixed(top=1, uniform=1)).round(4).tolist()
+    [1.3333, 1.3333, 1.0, 0.6667]
+
+    Args:
+        losses: One loss for each of n samples.
+        s: Size of the pool.
+        q: A `RankRule`, or how many of the largest are kept.
+    """
+    values = checked_losses(losses)
+    rule = as_rule(q, len(values), s)
+    reason = rule.never_kept(len(values), s)
+    if reason is not None:
+        raise ConfigError(
+            f"Horvitz-Thompson weights need a rule that can keep every rank; with {rule}, {reason}. "
+            "Use Mixed(top=..., uniform=...) with uniform at least 1."
+        )
+    chances = _by_sample(values, rule.inclusion(len(values), s))
+    return rule.kept / (len(values) * chances)
+
+
+def _by_sample(losses: np.ndarray, by_rank: np.ndarray) -> np.ndarray:
+    """A number for each rank, given to the samples by their losses; equal losses share the mean."""
+    order = np.argsort(-losses, kind="stable")
+    _, group, sizes = np.unique(-losses[order], return_inverse=True, return_counts=True)
+    means = np.bincount(group, weights=by_rank) / sizes
+    shared = np.empty(len(losses))
+    shared[order] = means[group]
+    return shared
