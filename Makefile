@@ -31,5 +31,5 @@ clean:            ## Removes the environment and all caches
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[demo,test,check]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[cli,plot,demo,test,check]'
 	@touch $(READY)

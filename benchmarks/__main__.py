@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from benchmarks import draw, epoch, loader, memory, update
+from benchmarks import draw, epoch, loader, memory, update, weights
 from benchmarks.conditions import conditions
 
 BENCHMARKS: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
@@ -20,6 +20,7 @@ BENCHMARKS: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
     "loader": loader.loader,
     "epoch": epoch.epoch,
     "memory": memory.memory,
+    "weights": weights.weights,
     "draw-100m": draw.hundred_million,
 }
 

@@ -36,6 +36,7 @@ def test_the_public_names_are_these_and_all_of_them_exist() -> None:
         "per_sample",
         "policies",
         "save_checkpoint",
+        "theory",
         "top_mean",
     ]
     for name in orderdp.__all__:
@@ -60,6 +61,27 @@ optional = ("sklearn", "scipy", "torchdata", "lightning", "accelerate", "transfo
 print([name for name in optional if name in sys.modules])
 """
     assert run(code).strip() == "[]"
+
+
+def test_theory_and_the_planner_load_no_torch() -> None:
+    code = """
+import sys, orderdp.theory
+from orderdp.cli import main
+main(["plan", "--samples", "1000", "--prune-ratio", "0.4", "--epochs", "3", "--batch-size", "10", "--json"])
+print("torch" in sys.modules)
+"""
+    assert run(code).split()[-1] == "False"
+
+
+def test_help_loads_neither_torch_nor_numpy() -> None:
+    code = """
+import sys
+from orderdp.cli import main
+try: main(["--help"])
+except SystemExit: pass
+print("torch" in sys.modules, "numpy" in sys.modules)
+"""
+    assert run(code).split()[-2:] == ["False", "False"]
 
 
 def test_workers_import_little() -> None:

@@ -10,7 +10,8 @@ from orderdp.planning import check_dials, is_count, pool_sizes, steps_within
 from orderdp.theory.bounds import deviation, sampling_rate
 from orderdp.theory.checks import check_design, checked_positive
 from orderdp.theory.coverage import coverage
-from orderdp.theory.weights import weights, weights_at
+from orderdp.theory.rules import Top
+from orderdp.theory.weights import weights_at
 
 __all__ = ["Plan", "plan"]
 
@@ -120,7 +121,6 @@ def plan(
     price = None if price is None else checked_positive("price", price, zero_allowed=True)
     steps, _ = steps_within([(q, q)], batch_size, drop_last=drop_last, world_size=world_size)
     full_steps, _ = steps_within([(n, n)], batch_size, drop_last=drop_last, world_size=world_size)
-    gamma = weights(n, s, q)
     seen = coverage(n, s, q, epochs)
     hours_saved = None if hours is None else hours * (1 - q / n)
     return Plan(
@@ -136,8 +136,8 @@ def plan(
         samples_saved=(n - q) * epochs,
         saved=1 - q / n,
         largest_inclusion=float(weights_at(1, n, s, q)),
-        smallest_inclusion=float(gamma[-1]),
-        effective_sample_size=float(q**2 / (gamma @ gamma)),
+        smallest_inclusion=float(weights_at(n, n, s, q)),
+        effective_sample_size=_effective_sample_size(n, s, q),
         deviation=deviation(n, s, q),
         sampling=deviation(n, s, q) * sampling_rate(n, s),
         coverage=float(seen.share[-1]),
@@ -146,6 +146,12 @@ def plan(
         hours_saved=hours_saved,
         money_saved=None if price is None or hours_saved is None else price * hours_saved,
     )
+
+
+def _effective_sample_size(n: int, s: int, q: int) -> float:
+    """q^2 / sum gamma_j^2, without an array of n numbers."""
+    flat, falling = Top(q).cliff(n, s)
+    return float(q**2 / (flat * (s / n) ** 2 + falling @ falling))
 
 
 def _sizes(n: Any, prune_ratio: Any, exploration: Any, exploitation: Any) -> tuple[int, int]:

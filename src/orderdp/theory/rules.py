@@ -61,24 +61,30 @@ class Top:
         check_design(n, s, self.q)
 
     def inclusion(self, n: int, s: int) -> np.ndarray:
-        """gamma_j = (s/n) P[Hypergeometric(n-1, j-1, s-1) <= q-1], in O(n).
+        """gamma_j = (s/n) P[Hypergeometric(n-1, j-1, s-1) <= q-1], in O(n)."""
+        gamma = np.empty(n)
+        first, values = self.cliff(n, s)
+        gamma[:first] = s / n
+        gamma[first : first + len(values)] = values
+        gamma[first + len(values) :] = 0.0
+        return gamma
 
-        Its steps gamma_j - gamma_{j+1} = C(j-1, q-1) C(n-j-1, s-q-1) / C(n, s) have one peak, and sum to s/n.
+    def cliff(self, n: int, s: int) -> tuple[int, np.ndarray]:
+        """All of gamma in short: how many ranks have s/n, and the values after them, until they are 0.
+
+        The steps gamma_j - gamma_{j+1} = C(j-1, q-1) C(n-j-1, s-q-1) / C(n, s) have one peak, and sum to s/n.
         """
         q = self.q
         if q == s:
-            return np.full(n, s / n)
-        gamma = np.zeros(n)
+            return n, np.empty(0)
 
         def log_ratio(j: np.ndarray) -> np.ndarray:
-            ratio: np.ndarray = np.log(j / (j - q + 1.0)) + np.log((n - j - s + q) / (n - j - 1.0))
+            ratio: np.ndarray = np.log(j / (j - (q - 1)) * ((n - s + q) - j) / ((n - 1) - j))
             return ratio
 
         peak = (q - 1) * (n - 1) // (s - 2) + 1 if s > 2 else q
         first, steps = one_peak(q, n - s + q, peak, log_ratio)
-        gamma[:first] = s / n
-        gamma[first - 1 : first - 1 + len(steps)] = np.minimum(np.cumsum(steps[::-1])[::-1], 1.0) * (s / n)
-        return gamma
+        return first, np.minimum(np.cumsum(steps[:0:-1])[::-1], 1.0) * (s / n)
 
     def inclusion_at(self, rank: int, n: int, s: int) -> float:
         """gamma_j for one j, in about the square root of s steps."""

@@ -13,8 +13,8 @@ import numpy as np
 
 __all__ = ["binomial", "hypergeometric", "one_peak"]
 
-# Below exp of this a double is 0.
-_NOTHING = -745.0
+# Probabilities below exp of this, 4e-44, relative to the largest, are taken to be 0.
+_NOTHING = -100.0
 
 _FIRST_CHUNK = 1 << 10
 
@@ -31,7 +31,7 @@ def one_peak(low: int, high: int, peak: int, log_ratio: LogRatio) -> tuple[int, 
         log_ratio: log(p(k+1) / p(k)) for an array of k in [low, high).
 
     Returns:
-        The smallest k whose probability is not 0 as a double, and the probabilities from there on.
+        The first k whose probability is not taken to be 0, and the probabilities from there on.
     """
     peak = min(max(peak, low), high)
     above = _walk(lambda steps: log_ratio(peak + steps), high - peak)
@@ -46,7 +46,7 @@ def hypergeometric(total: int, good: int, draws: int) -> tuple[int, np.ndarray]:
     """How many good ones are among `draws` out of `total` without replacement: first k, probabilities from there."""
 
     def log_ratio(k: np.ndarray) -> np.ndarray:
-        ratio: np.ndarray = np.log((good - k) / (k + 1.0)) + np.log((draws - k) / (total - good - draws + k + 1.0))
+        ratio: np.ndarray = np.log((good - k) / (k + 1) * (draws - k) / (k + (total - good - draws + 1)))
         return ratio
 
     peak = (draws + 1) * (good + 1) // (total + 2)

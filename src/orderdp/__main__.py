@@ -1,0 +1,12 @@
+"""``python -m orderdp`` is the command line."""
+
+from __future__ import annotations
+
+import sys
+
+from orderdp.cli import main
+
+__all__: list[str] = []
+
+if __name__ == "__main__":
+    sys.exit(main())

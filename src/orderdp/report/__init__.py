@@ -1,0 +1,5 @@
+"""Tables and figures."""
+
+from __future__ import annotations
+
+__all__: list[str] = []

@@ -1,0 +1,46 @@
+"""Tables in a terminal: by rich where it is installed, plain otherwise."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+from collections.abc import Iterable, Sequence
+
+from orderdp.errors import ConfigError
+
+__all__ = ["nearest", "show"]
+
+
+def show(title: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Prints a table; without a header line where all of it is empty."""
+    lines = [tuple(row) for row in rows]
+    if importlib.util.find_spec("rich") is None:
+        _show_plainly(title, header, lines)
+        return
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", box=box.SIMPLE, show_header=any(header))
+    for place, name in enumerate(header):
+        table.add_column(name, overflow="fold", style="bold" if place == 0 else "")
+    for line in lines:
+        table.add_row(*line)
+    Console().print(table)
+
+
+def _show_plainly(title: str, header: Sequence[str], lines: list[tuple[str, ...]]) -> None:
+    shown = [tuple(header), *lines] if any(header) else lines
+    widths = [max(len(line[place]) for line in shown) for place in range(len(header))]
+    print(title)  # noqa: T201
+    for line in shown:
+        print("  " + "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())  # noqa: T201
+
+
+def nearest(name: str, known: Sequence[str], kind: str) -> str:
+    """The name itself if it is known, or an error that suggests the one that was meant."""
+    if name in known:
+        return name
+    close = difflib.get_close_matches(name, known, n=1)
+    hint = f" Did you mean {close[0]!r}?" if close else f" There are {', '.join(known)}."
+    raise ConfigError(f"there is no {kind} {name!r}.{hint}")
