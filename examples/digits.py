@@ -54,9 +54,12 @@ def train(policy: orderdp.Policy | None, seed: int) -> Result:
         loader = DataLoader(train_set, batch_size=BATCH_SIZE, shuffle=True)
         total_steps = EPOCHS * len(loader)
     else:
-        pruner = orderdp.Pruner(policy, train_set, seed=seed)
+        pruner = orderdp.Pruner(policy, train_set, seed=seed, epochs=EPOCHS)
         loader = pruner.loader(train_set, batch_size=BATCH_SIZE)
-        total_steps = pruner.steps(EPOCHS, BATCH_SIZE)
+        try:
+            total_steps = pruner.steps(EPOCHS, BATCH_SIZE)
+        except orderdp.errors.UnknownSizeError as unknown:
+            total_steps = unknown.upper  # some policies decide by the losses: then the schedule ends a little early
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=total_steps)
 
     samples, start = 0, time.perf_counter()

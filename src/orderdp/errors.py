@@ -13,7 +13,8 @@
 
     OrderDPWarning (UserWarning)
     ├── NoFeedbackWarning                an epoch was used up and no loss came back
-    └── NonFiniteLossWarning             NaN or infinite losses were left out of the scores
+    ├── NonFiniteLossWarning             NaN or infinite losses were left out of the scores
+    └── UnreachableRatioWarning          a policy could not prune as much as it was asked to
 
 Messages say what must be, what came, and what to do about it.
 """
@@ -32,6 +33,7 @@ __all__ = [
     "OrderDPWarning",
     "StateError",
     "UnknownSizeError",
+    "UnreachableRatioWarning",
 ]
 
 
@@ -91,3 +93,7 @@ class NoFeedbackWarning(OrderDPWarning):
 
 class NonFiniteLossWarning(OrderDPWarning):
     """NaN or infinite losses were left out of the scores."""
+
+
+class UnreachableRatioWarning(OrderDPWarning):
+    """A policy could not prune as much as it was asked to."""

@@ -10,7 +10,16 @@ import numpy as np
 
 from orderdp.errors import ConfigError
 
-__all__ = ["Split", "batches_in", "check_batch_size", "check_dials", "is_count", "pool_sizes", "steps_within"]
+__all__ = [
+    "Split",
+    "batches_in",
+    "check_batch_size",
+    "check_dials",
+    "check_ratio",
+    "is_count",
+    "pool_sizes",
+    "steps_within",
+]
 
 Split = Literal["samples", "batches"]
 
@@ -25,7 +34,8 @@ def is_count(value: Any, least: int = 1) -> bool:
 
 def check_dials(prune_ratio: Any, exploration: Any, exploitation: Any) -> None:
     """Raises unless these are a prune ratio, both dials, or a ratio with dials that agree with it."""
-    _check_ratio(prune_ratio)
+    if prune_ratio is not None:
+        check_ratio("prune_ratio", prune_ratio)
     _check_dial("exploration", exploration, "the size of the pool as a share of the data set, s/n")
     _check_dial("exploitation", exploitation, "the share of the pool that is kept, q/s")
     if prune_ratio is None:
@@ -49,10 +59,13 @@ def check_dials(prune_ratio: Any, exploration: Any, exploitation: Any) -> None:
             )
 
 
-def _check_ratio(value: Any) -> None:
-    if value is not None and (not _is_number(value) or not 0 <= value < 1):
+def check_ratio(name: str, value: Any, *, zero_allowed: bool = True, one_allowed: bool = False) -> None:
+    """Raises unless `value` is a number in [0, 1), or in the interval with other ends."""
+    fits = _is_number(value) and 0 <= value <= 1
+    if not fits or (value == 0 and not zero_allowed) or (value == 1 and not one_allowed):
         hint = " It is a fraction, not a percentage." if _is_number(value) and 1 < value <= 100 else ""
-        raise ConfigError(f"prune_ratio must be in [0, 1), got {value!r}.{hint}")
+        interval = f"{'[' if zero_allowed else '('}0, 1{']' if one_allowed else ')'}"
+        raise ConfigError(f"{name} must be in {interval}, got {value!r}.{hint}")
 
 
 def _check_dial(name: str, value: Any, meaning: str) -> None:

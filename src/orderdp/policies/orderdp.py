@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
-from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -11,8 +10,8 @@ import numpy as np
 from orderdp import draw
 from orderdp.errors import ConfigError
 from orderdp.planning import check_dials, is_count, pool_sizes
+from orderdp.policies.kit import shuffled, streams, tie_key
 from orderdp.policy import Context, Selection, Table
-from orderdp.randomness import key64
 
 __all__ = ["OrderDP"]
 
@@ -88,26 +87,14 @@ class OrderDP:
         s, q = self.sizes(context.n)
         if s == q:  # the whole pool is kept, whatever its scores
             return Selection(self.candidates(context))
-        kept = draw.top_of_pool(draw.pool_scores(table["score"], s, _pool_streams(context)), q, _tie_key(context))
-        return Selection(_shuffled(kept, context))
+        kept = draw.top_of_pool(draw.pool_scores(table["score"], s, streams(context)), q, tie_key(context))
+        return Selection(shuffled(kept, context))
 
     def candidates(self, context: Context) -> np.ndarray:
         """The pool in random order."""
         s, _ = self.sizes(context.n)
-        return _shuffled(np.flatnonzero(draw.pool_mask(context.n, s, _pool_streams(context))), context)
+        return shuffled(np.flatnonzero(draw.pool_mask(context.n, s, streams(context))), context)
 
     def pick(self, part: np.ndarray, scores: np.ndarray, count: int, context: Context) -> np.ndarray:
         """The `count` largest scores of one step's share of the pool."""
-        return draw.top_of_part(part, scores, count, _tie_key(context))
-
-
-def _pool_streams(context: Context) -> draw.Streams:
-    return partial(context.rng, "epoch", context.epoch)
-
-
-def _tie_key(context: Context) -> int:
-    return key64(context.seed, "ties", context.epoch)
-
-
-def _shuffled(indices: np.ndarray, context: Context) -> np.ndarray:
-    return draw.visiting_order(indices, context.n, context.rng("epoch", context.epoch, "order"))
+        return draw.top_of_part(part, scores, count, tie_key(context))

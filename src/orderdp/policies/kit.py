@@ -1,0 +1,51 @@
+"""What most policies need: counts, uniform draws, the largest scores, a random order. All a function of the context."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from orderdp import draw
+from orderdp.errors import ConfigError
+from orderdp.policy import Context
+from orderdp.randomness import key64
+
+__all__ = ["count_kept", "shuffled", "streams", "tie_key", "top", "uniform"]
+
+
+def count_kept(n: int, prune_ratio: float) -> int:
+    """How many of `n` are left at this ratio: the nearest whole number, at least one or an error."""
+    kept = round((1 - prune_ratio) * n)
+    if kept < 1:
+        raise ConfigError(f"prune_ratio={prune_ratio} keeps {kept} of {n} samples; at least one must be left.")
+    return kept
+
+
+def streams(context: Context) -> draw.Streams:
+    """The random streams of this epoch's draw."""
+    return partial(context.rng, "epoch", context.epoch)
+
+
+def tie_key(context: Context) -> int:
+    """The key by which equal scores are ordered this epoch."""
+    return key64(context.seed, "ties", context.epoch)
+
+
+def shuffled(indices: np.ndarray, context: Context) -> np.ndarray:
+    """The indices in a random order. Uses their memory for it."""
+    return draw.visiting_order(indices, context.n, context.rng("epoch", context.epoch, "order"))
+
+
+def top(scores: np.ndarray, count: int, context: Context) -> np.ndarray:
+    """The indices of the `count` largest scores, ascending; equal ones are chosen among fairly."""
+    return draw.top_of_pool(scores.astype(np.float32), count, tie_key(context)) if count else np.empty(0, np.int64)
+
+
+def uniform(candidates: np.ndarray, count: int, context: Context, tag: str) -> np.ndarray:
+    """A uniform draw of `count` of the candidates, in their order; `tag` names its stream."""
+    if count >= len(candidates):
+        return candidates
+    chosen = draw.pool_mask(len(candidates), count, partial(context.rng, "epoch", context.epoch, tag))
+    drawn: np.ndarray = candidates[chosen]
+    return drawn

@@ -1,0 +1,71 @@
+"""Policies by name, for the command line and config files."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Iterable
+from typing import Any
+
+from orderdp.errors import ConfigError
+from orderdp.policies.dynamic_random import DynamicRandom
+from orderdp.policies.epsilon_greedy import EpsilonGreedy
+from orderdp.policies.full_data import FullData
+from orderdp.policies.infobatch import InfoBatch, InfoBatchQuantile
+from orderdp.policies.orderdp import OrderDP
+from orderdp.policies.rs2 import RS2
+from orderdp.policies.ucb import UCB
+from orderdp.policy import Policy
+
+__all__ = ["NAMES", "build", "config_of"]
+
+NAMES: dict[str, type[Any]] = {
+    "orderdp": OrderDP,
+    "full": FullData,
+    "random": DynamicRandom,
+    "rs2": RS2,
+    "epsilon-greedy": EpsilonGreedy,
+    "ucb": UCB,
+    "infobatch": InfoBatch,
+    "infobatch-quantile": InfoBatchQuantile,
+}
+
+
+def build(name: str, **parameters: Any) -> Policy:
+    """The policy called `name` with these parameters.
+
+    >>> build("orderdp", prune_ratio=0.4)
+    OrderDP(prune_ratio=0.4)
+    """
+    if name not in NAMES:
+        raise ConfigError(f"there is no policy {name!r}.{_suggestion(name, NAMES)}")
+    kind = NAMES[name]
+    known = [field.name for field in dataclasses.fields(kind) if field.init]
+    for parameter in parameters:
+        if parameter not in known:
+            raise ConfigError(f"policy {name!r} has no parameter {parameter!r}.{_suggestion(parameter, known)}")
+    try:
+        policy: Policy = kind(**parameters)
+    except TypeError as error:
+        raise ConfigError(f"policy {name!r} cannot be made: {error}.") from None
+    return policy
+
+
+def config_of(policy: Any) -> dict[str, Any]:
+    """What `build` needs to make an equal policy: its name and its parameters.
+
+    >>> config_of(build("rs2", prune_ratio=0.5))
+    {'name': 'rs2', 'prune_ratio': 0.5}
+    """
+    for name, kind in NAMES.items():
+        if type(policy) is kind:
+            return {"name": name, **{field.name: getattr(policy, field.name) for field in dataclasses.fields(kind)}}
+    raise ConfigError(f"{type(policy).__name__} is no policy with a name; there are {', '.join(NAMES)}.")
+
+
+def _suggestion(name: str, known: Iterable[str]) -> str:
+    choices = list(known)
+    close = difflib.get_close_matches(name, choices, n=1)
+    if close:
+        return f" Did you mean {close[0]!r}?"
+    return f" There {'is' if len(choices) == 1 else 'are'} {', '.join(choices) or 'none'}."
