@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -56,17 +54,6 @@ def train_epoch(pruner: orderdp.Pruner, loader: torch.utils.data.DataLoader, ste
         batches.append(index.tolist())
         step += 1
     return batches
-
-
-@contextmanager
-def global_rng_untouched() -> Iterator[None]:
-    """Fails if anything inside draws from or reseeds a global generator."""
-    before = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    yield
-    after = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    assert before[0] == after[0]
-    assert all(np.array_equal(a, b) for a, b in zip(before[1], after[1], strict=True))
-    assert torch.equal(before[2], after[2])
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import dataclasses
 import json
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 
 from orderdp import __version__
 from orderdp.cli import main
+from orderdp.policies.registry import NAMES, card
 from orderdp.report import tables
 from orderdp.theory import plan
 
@@ -145,3 +147,23 @@ def test_it_runs_as_a_module() -> None:
         [sys.executable, "-m", "orderdp", *PLAN, "--json"], capture_output=True, text=True, check=True, timeout=60
     )
     assert json.loads(done.stdout)["q"] == 768_700
+
+
+def test_policies_are_listed_and_their_cards_printed(capsys: pytest.CaptureFixture) -> None:
+    assert main(["policies"]) == 0
+    listed = capsys.readouterr().out
+    for name in NAMES:
+        assert name in listed
+    assert main(["policies", "infobatch"]) == 0
+    assert "target_ratio" in capsys.readouterr().out
+    assert main(["policies", "infobatsch"]) == 2
+    assert "Did you mean 'infobatch'?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_policy_has_a_card_with_the_same_parts(name: str) -> None:
+    text = card(name)
+    for part in ("**In one sentence:**", "## The rule", "## Use", "## Parameters", "## Cost", "## Where it fails"):
+        assert part in text
+    for field in dataclasses.fields(NAMES[name]):
+        assert f"`{field.name}`" in text, f"the card of {name} does not explain {field.name}"

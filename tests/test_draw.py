@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from orderdp import OrderDP
 from orderdp import draw as kernels
 from orderdp.errors import ConfigError
-from tests.support import draw, global_rng_untouched, streams, table_with
+from orderdp.testing import global_generators_untouched
+from tests.support import draw, streams, table_with
 
 
 @pytest.fixture
@@ -239,7 +240,7 @@ def test_unseen_samples_rank_first() -> None:
 def test_a_draw_is_a_function_of_seed_epoch_and_table_and_leaves_global_generators_alone() -> None:
     scores = np.random.default_rng(0).random(200).astype(np.float32)
     policy = OrderDP(0.4)
-    with global_rng_untouched():
+    with global_generators_untouched():
         first = draw(policy, scores, seed=1, epoch=2)
         np.random.default_rng(9).random(5)
         assert np.array_equal(first, draw(policy, scores, seed=1, epoch=2))

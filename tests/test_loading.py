@@ -12,7 +12,8 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset
 
 from orderdp import Indexed, OrderDP, Pruner
 from orderdp.errors import ConfigError, DatasetError
-from tests.support import fake_losses, global_rng_untouched, toy_dataset, train_epoch
+from orderdp.testing import global_generators_untouched
+from tests.support import fake_losses, toy_dataset, train_epoch
 
 Point = namedtuple("Point", ["x", "y"])
 
@@ -249,7 +250,7 @@ def test_pruners_and_loaders_do_not_disturb_each_other() -> None:
 @pytest.mark.parametrize("workers", [0, 2])
 def test_global_generators_are_left_alone(workers: int) -> None:
     dataset = toy_dataset(30)
-    with global_rng_untouched():
+    with global_generators_untouched():
         pruner = Pruner(OrderDP(0.4), dataset)
         loader = pruner.loader(dataset, batch_size=4, num_workers=workers)
         for epoch in range(2):

@@ -7,6 +7,7 @@ import pkgutil
 import re
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -102,9 +103,11 @@ PAGES_WITH_CODE = [page for page in PAGES if "```python" in page.read_text()]
 
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
 @pytest.mark.parametrize("page", PAGES_WITH_CODE, ids=lambda page: page.stem)
-def test_the_examples_on_a_page_run_one_after_the_other(page: Path) -> None:
+def test_the_examples_on_a_page_run_one_after_the_other(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL)
-    exec(compile("\n".join(blocks), str(page), "exec"), {"__name__": "example"})
+    module = types.ModuleType("example")  # a real module, so that classes of the page can be pickled
+    monkeypatch.setitem(sys.modules, "example", module)
+    exec(compile("\n".join(blocks), str(page), "exec", dont_inherit=True), module.__dict__)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

@@ -1,4 +1,4 @@
-"""The command line: ``orderdp plan``, ``orderdp reproduce``.
+"""The command line: ``orderdp plan``, ``orderdp policies``, ``orderdp reproduce``.
 
 Loads what a command needs when it is run, so that ``--help`` and ``plan`` load no torch.
 """
@@ -23,6 +23,7 @@ _DESCRIPTION = """Train on fewer samples each epoch without losing accuracy.
 
 commands:
   plan        what a setting will do, before anything is spent on it
+  policies    which rules there are, and the card of each
   reproduce   the paper's theory figures and tables, drawn from the library
 """
 
@@ -34,6 +35,13 @@ examples:
   orderdp plan --samples 1281167 --prune-ratio 0.4 --epochs 90 --batch-size 1024 --hours 35.2 --price 4
   orderdp plan --samples 50000 --exploration 0.5 --exploitation 0.6 --epochs 200 --batch-size 128 --json
   orderdp plan --samples 50000 --prune-ratio 0.4 --epochs 200 --batch-size 128 --plot weights.png
+"""
+
+_POLICIES = """Which policies there are, one line each; or the card of one: its rule, parameters, cost and guarantees.
+
+examples:
+  orderdp policies
+  orderdp policies infobatch
 """
 
 _REPRODUCE = """The paper's theory figures and tables, drawn from the library.
@@ -66,6 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     parser.set_defaults(run=lambda options: _show_version() if options.version else parser.print_help())
     _add_plan(commands.add_parser("plan", description=_PLAN, formatter_class=_Manual))
+    _add_policies(commands.add_parser("policies", description=_POLICIES, formatter_class=_Manual))
     _add_reproduce(commands.add_parser("reproduce", description=_REPRODUCE, formatter_class=_Manual))
     return parser
 
@@ -146,6 +155,21 @@ def _all_seen(plan: Plan) -> str:
     if plan.all_seen_epoch is None:
         return "not all within 10,000 epochs"
     return f"all by epoch {plan.all_seen_epoch} (99.9 % sure)"
+
+
+def _add_policies(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(run=_policies)
+    parser.add_argument("name", nargs="?", metavar="NAME", help="whose card to print")
+
+
+def _policies(options: argparse.Namespace) -> None:
+    from orderdp.policies.registry import NAMES, card, summary
+    from orderdp.report.tables import show
+
+    if options.name is None:
+        show("orderdp policies NAME", ("name", "what it does"), [(name, summary(name)) for name in NAMES])
+    else:
+        _say(card(options.name))
 
 
 def _add_reproduce(parser: argparse.ArgumentParser) -> None:

@@ -8,7 +8,7 @@ from orderdp.policies.full_data import FullData
 from orderdp.policies.function_policy import Fixed, FunctionPolicy
 from orderdp.policies.infobatch import InfoBatch, InfoBatchQuantile
 from orderdp.policies.orderdp import OrderDP
-from orderdp.policies.registry import build, config_of
+from orderdp.policies.registry import build, card, config_of
 from orderdp.policies.rs2 import RS2
 from orderdp.policies.ucb import UCB
 
@@ -24,5 +24,6 @@ __all__ = [
     "InfoBatchQuantile",
     "OrderDP",
     "build",
+    "card",
     "config_of",
 ]

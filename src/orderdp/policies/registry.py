@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from orderdp.errors import ConfigError
@@ -17,7 +18,7 @@ from orderdp.policies.rs2 import RS2
 from orderdp.policies.ucb import UCB
 from orderdp.policy import Policy
 
-__all__ = ["NAMES", "build", "config_of"]
+__all__ = ["NAMES", "build", "card", "config_of", "summary"]
 
 NAMES: dict[str, type[Any]] = {
     "orderdp": OrderDP,
@@ -29,6 +30,23 @@ NAMES: dict[str, type[Any]] = {
     "infobatch": InfoBatch,
     "infobatch-quantile": InfoBatchQuantile,
 }
+
+
+def card(name: str) -> str:
+    """The card of the policy called `name`: its rule, parameters, cost, guarantees."""
+    if name not in NAMES:
+        raise ConfigError(f"there is no policy {name!r}.{_suggestion(name, NAMES)}")
+    package = Path(__file__).parent
+    # In an installed package the cards lie beside the policies; in a checkout, in its documentation.
+    for folder in (package / "cards", package.parents[2] / "docs" / "policies"):
+        if (folder / f"{name}.md").exists():
+            return (folder / f"{name}.md").read_text(encoding="utf-8")
+    raise ConfigError(f"the card of policy {name!r} is missing from this installation. Install orderdp again.")
+
+
+def summary(name: str) -> str:
+    """What the policy called `name` does, in one sentence."""
+    return card(name).split("**In one sentence:**")[1].split("\n\n")[0].replace("\n", " ").strip()
 
 
 def build(name: str, **parameters: Any) -> Policy:
