@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
@@ -149,7 +148,6 @@ def check_it_keeps_the_hardest(policy: Policy) -> None:
     assert np.corrcoef(kept, scores)[0, 1] > 0.5
 
 
-@dataclass(frozen=True)
 class KeepEasiest(OrderDP):
     def select(self, table: ScoreTable, context: Context) -> Selection:
         class Upside:

@@ -25,6 +25,9 @@ from orderdp.policies import (
     FunctionPolicy,
     InfoBatch,
     InfoBatchQuantile,
+    Mixed,
+    Moving,
+    Trimmed,
 )
 from orderdp.policy import Context
 from orderdp.scores import ScoreTable
@@ -35,6 +38,12 @@ NAMED = [
     OrderDP(0.4),
     OrderDP(0.4, every="batch"),
     OrderDP(exploration=0.5, exploitation=0.6),
+    OrderDP(0.4, select="bottom"),
+    OrderDP(0.4, select=Trimmed(0.1)),
+    OrderDP(0.4, select=Mixed(top=0.7, uniform=0.3)),
+    OrderDP(0.4, select=Mixed(top=0.7, uniform=0.3), unbiased=True),
+    OrderDP(0.4, select=Mixed(top=0.7, uniform=0.3), every="batch"),
+    OrderDP(0.4, select=Moving(1.0, 0.2)),
     FullData(),
     DynamicRandom(0.4),
     DynamicRandom(0),

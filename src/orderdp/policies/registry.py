@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import inspect
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from orderdp.errors import ConfigError
+from orderdp.policies.adaptive import Adaptive
 from orderdp.policies.dynamic_random import DynamicRandom
 from orderdp.policies.epsilon_greedy import EpsilonGreedy
 from orderdp.policies.full_data import FullData
@@ -22,6 +24,7 @@ __all__ = ["NAMES", "build", "card", "config_of", "summary"]
 
 NAMES: dict[str, type[Any]] = {
     "orderdp": OrderDP,
+    "adaptive": Adaptive,
     "full": FullData,
     "random": DynamicRandom,
     "rs2": RS2,
@@ -58,7 +61,7 @@ def build(name: str, **parameters: Any) -> Policy:
     if name not in NAMES:
         raise ConfigError(f"there is no policy {name!r}.{_suggestion(name, NAMES)}")
     kind = NAMES[name]
-    known = [field.name for field in dataclasses.fields(kind) if field.init]
+    known = list(inspect.signature(kind).parameters)
     for parameter in parameters:
         if parameter not in known:
             raise ConfigError(f"policy {name!r} has no parameter {parameter!r}.{_suggestion(parameter, known)}")
@@ -77,7 +80,8 @@ def config_of(policy: Any) -> dict[str, Any]:
     """
     for name, kind in NAMES.items():
         if type(policy) is kind:
-            return {"name": name, **{field.name: getattr(policy, field.name) for field in dataclasses.fields(kind)}}
+            own = getattr(policy, "parameters", None)
+            return {"name": name, **(dataclasses.asdict(policy) if own is None else own)}
     raise ConfigError(f"{type(policy).__name__} is no policy with a name; there are {', '.join(NAMES)}.")
 
 

@@ -1,0 +1,197 @@
+"""Prune ratios that change over training, for any policy that has one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, runtime_checkable
+
+from orderdp.errors import ConfigError
+from orderdp.planning import check_ratio, is_count
+from orderdp.policies.full_data import FullData
+from orderdp.policy import Column, Context, Policy, Selection, Table, describe
+
+__all__ = ["Constant", "Cosine", "Linear", "RatioFunction", "Schedule", "Scheduled", "Tail", "WarmUp"]
+
+
+@runtime_checkable
+class Schedule(Protocol):
+    """Says how much is pruned in an epoch."""
+
+    def ratio(self, epoch: int, epochs: int | None) -> float:
+        """The prune ratio of `epoch`, of so many planned; None where nobody said."""
+        ...
+
+
+@dataclass(frozen=True)
+class Constant:
+    """The same ratio in every epoch."""
+
+    prune_ratio: float
+
+    def __post_init__(self) -> None:
+        check_ratio("prune_ratio", self.prune_ratio)
+
+    def ratio(self, epoch: int, epochs: int | None) -> float:
+        """Always the same."""
+        return self.prune_ratio
+
+
+@dataclass(frozen=True)
+class WarmUp:
+    """All data in the first epochs, then a ratio."""
+
+    prune_ratio: float
+    epochs: int
+
+    def __post_init__(self) -> None:
+        check_ratio("prune_ratio", self.prune_ratio)
+        if not is_count(self.epochs, least=0):
+            raise ConfigError(f"epochs must be a whole number, at least 0, got {self.epochs!r}.")
+
+    def ratio(self, epoch: int, epochs: int | None) -> float:
+        """Nothing at first."""
+        return 0.0 if epoch < self.epochs else self.prune_ratio
+
+
+@dataclass(frozen=True)
+class Linear:
+    """From one ratio in the first epoch to another in the last, in a straight line."""
+
+    start: float
+    end: float
+
+    def __post_init__(self) -> None:
+        check_ratio("start", self.start)
+        check_ratio("end", self.end)
+
+    def ratio(self, epoch: int, epochs: int | None) -> float:
+        """On the line."""
+        return self.start + (self.end - self.start) * _done(epoch, epochs)
+
+
+@dataclass(frozen=True)
+class Cosine:
+    """From one ratio to another along half a cosine: slowly, fast, slowly."""
+
+    start: float
+    end: float
+
+    def __post_init__(self) -> None:
+        check_ratio("start", self.start)
+        check_ratio("end", self.end)
+
+    def ratio(self, epoch: int, epochs: int | None) -> float:
+        """On the curve."""
+        return self.start + (self.end - self.start) * (1 - math.cos(math.pi * _done(epoch, epochs))) / 2
+
+
+@dataclass(frozen=True)
+class Tail:
+    """A ratio, and all data in the last share of the epochs."""
+
+    prune_ratio: float
+    share: float = 0.125
+
+    def __post_init__(self) -> None:
+        check_ratio("prune_ratio", self.prune_ratio)
+        check_ratio("share", self.share, one_allowed=True)
+
+    def ratio(self, epoch: int, epochs: int | None) -> float:
+        """Nothing at the end; the start of the end is counted in whole epochs."""
+        planned = _planned(epochs)
+        return 0.0 if epoch >= planned - round(self.share * planned) else self.prune_ratio
+
+
+@dataclass(frozen=True)
+class RatioFunction:
+    """Any function of the epoch and the number of epochs. Checkpoints know it by its name."""
+
+    function: Callable[[int, int | None], float] = field(repr=False)
+    name: str = "function"
+
+    def ratio(self, epoch: int, epochs: int | None) -> float:
+        """What the function says, checked."""
+        value = self.function(epoch, epochs)
+        check_ratio(f"the ratio of epoch {epoch}", value)
+        return float(value)
+
+
+@dataclass(frozen=True)
+class Scheduled:
+    """A policy whose prune ratio follows a schedule. Its sizes, and so its steps, stay exact.
+
+    >>> from orderdp.policies.orderdp import OrderDP
+    >>> policy = Scheduled(OrderDP(0.5), WarmUp(0.5, epochs=2))
+    >>> [policy.size(100, Context(n=100, epoch=epoch)) for epoch in range(4)]
+    [100, 100, 50, 50]
+
+    Args:
+        policy: Any policy with a `prune_ratio`; the schedule's takes its place.
+        schedule: How much is pruned when.
+    """
+
+    policy: Policy
+    schedule: Schedule
+
+    def __post_init__(self) -> None:
+        if not hasattr(self.policy, "prune_ratio"):
+            raise ConfigError(f"a schedule needs a policy with a prune_ratio, got {describe(self.policy)}.")
+        if not isinstance(self.schedule, Schedule):
+            raise ConfigError(f"schedule must have a method ratio(epoch, epochs), got {type(self.schedule).__name__}.")
+        if getattr(self.policy, "every", "epoch") == "batch":
+            raise ConfigError('a schedule needs a policy that draws once an epoch, got every="batch".')
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """What the policy needs remembered."""
+        return tuple(getattr(self.policy, "columns", ()))
+
+    @property
+    def needs_feedback(self) -> bool:
+        """As the policy does."""
+        return bool(getattr(self.policy, "needs_feedback", True))
+
+    @property
+    def remember(self) -> Callable[..., Mapping[str, Any]] | None:
+        """As the policy does."""
+        own: Callable[..., Mapping[str, Any]] | None = getattr(self.policy, "remember", None)
+        return own
+
+    def at(self, context: Context) -> Policy:
+        """The policy of one epoch."""
+        ratio = self.schedule.ratio(context.epoch, context.epochs)
+        if ratio == 0:
+            return FullData()
+        parameters = getattr(self.policy, "parameters", None)
+        if parameters is None:
+            return replace(self.policy, prune_ratio=ratio)  # type: ignore[type-var]
+        return type(self.policy)(**{**parameters, "prune_ratio": ratio})
+
+    def size(self, n: int, context: Context) -> int | None:
+        """That of the epoch's policy."""
+        return self.at(context).size(n, context)
+
+    def size_bounds(self, n: int, context: Context) -> tuple[int, int]:
+        """Those of the epoch's policy."""
+        policy = self.at(context)
+        size = policy.size(n, context)
+        bounds: Callable[..., tuple[int, int]] | None = getattr(policy, "size_bounds", None)
+        if size is not None:
+            return size, size
+        return (1, n) if bounds is None else bounds(n, context)
+
+    def select(self, table: Table, context: Context) -> Selection:
+        """As the epoch's policy does."""
+        return self.at(context).select(table, context)
+
+
+def _planned(epochs: int | None) -> int:
+    if epochs is None:
+        raise ConfigError("this schedule needs to know how many epochs are planned. Give Pruner(..., epochs=...).")
+    return epochs
+
+
+def _done(epoch: int, epochs: int | None) -> float:
+    return min(1.0, epoch / max(1, _planned(epochs) - 1))

@@ -1,0 +1,160 @@
+"""Prune ratios that change: by a schedule, or with the losses."""
+
+from __future__ import annotations
+
+from math import cos, pi
+
+import numpy as np
+import pytest
+import torch
+from examples import digits
+
+from orderdp import OrderDP, Pruner, policies
+from orderdp.errors import ConfigError, UnknownSizeError
+from orderdp.policies import (
+    UCB,
+    Adaptive,
+    Constant,
+    Cosine,
+    DynamicRandom,
+    FullData,
+    InfoBatch,
+    Linear,
+    RatioFunction,
+    Scheduled,
+    Tail,
+    WarmUp,
+)
+from orderdp.policy import Context
+from orderdp.testing import check_policy
+from orderdp.theory import surrogate_loss
+from tests.support import fake_losses, table_with, toy_dataset, train_epoch
+
+SCHEDULES = [
+    (Constant(0.3), [0.3] * 5),
+    (WarmUp(0.4, epochs=2), [0, 0, 0.4, 0.4, 0.4]),
+    (Linear(0.0, 0.8), [0, 0.2, 0.4, 0.6, 0.8]),
+    (Linear(0.8, 0.0), [0.8, 0.6, 0.4, 0.2, 0]),
+    (Cosine(0.2, 0.6), [0.2 + 0.4 * (1 - cos(pi * t / 4)) / 2 for t in range(5)]),
+    (Tail(0.5, share=0.4), [0.5, 0.5, 0.5, 0, 0]),
+    (RatioFunction(lambda epoch, epochs: epoch / 10), [0, 0.1, 0.2, 0.3, 0.4]),
+]
+
+
+@pytest.mark.parametrize(("schedule", "ratios"), SCHEDULES, ids=lambda value: repr(value)[:30])
+def test_a_schedule_says_what_it_says_and_steps_stay_exact(schedule, ratios) -> None:
+    assert [schedule.ratio(epoch, 5) for epoch in range(5)] == pytest.approx(ratios)
+    dataset = toy_dataset(100)
+    for policy in (OrderDP(0.5), DynamicRandom(0.5), UCB(0.5)):
+        pruner = Pruner(Scheduled(policy, schedule), dataset, epochs=5)
+        expected = pruner.steps(5, 8)
+        loader = pruner.loader(dataset, batch_size=8)
+        sizes, steps = [], 0
+        for epoch in range(5):
+            assert len(loader) == -(-round((1 - ratios[epoch]) * 100) // 8)
+            batches = train_epoch(pruner, loader, epoch)
+            sizes.append(sum(map(len, batches)))
+            steps += len(batches)
+        assert sizes == [round((1 - ratio) * 100) for ratio in ratios]
+        assert steps == expected
+
+
+@pytest.mark.parametrize("policy", [OrderDP(0.5), UCB(0.4), InfoBatch(0.5, annealing=None)], ids=repr)
+@pytest.mark.parametrize(
+    "schedule", [Constant(0.3), WarmUp(0.4, 1), Linear(0.1, 0.6), Cosine(0.6, 0.1), Tail(0.4)], ids=repr
+)
+def test_scheduled_policies_keep_the_contract(policy, schedule) -> None:
+    check_policy(Scheduled(policy, schedule))
+
+
+def test_a_constant_schedule_is_the_policy_itself() -> None:
+    scores = table_with(np.random.default_rng(0).random(100).astype(np.float32))
+    context = Context(n=100, epoch=3, seed=1)
+    assert np.array_equal(
+        Scheduled(OrderDP(0.9), Constant(0.4)).select(scores, context).indices,
+        OrderDP(0.4).select(scores, context).indices,
+    )
+
+
+def test_the_dials_and_rules_of_a_policy_stay_as_they_are() -> None:
+    policy = Scheduled(OrderDP(0.5, exploration=0.9, select="bottom"), Constant(0.4))
+    assert policy.at(Context(n=10, epoch=0)) == OrderDP(0.4, exploration=0.9, select="bottom")
+    assert Scheduled(DynamicRandom(0.5), Constant(0.0)).at(Context(n=10, epoch=0)) == FullData()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Scheduled(FullData(), Constant(0.3)),
+        lambda: Scheduled(OrderDP(0.3), 0.3),
+        lambda: Scheduled(OrderDP(0.3, every="batch"), Constant(0.3)),
+        lambda: Constant(1.0),
+        lambda: WarmUp(0.3, -1),
+        lambda: Linear(0.3, 30),
+        lambda: Tail(0.3, 1.5),
+        lambda: RatioFunction(lambda epoch, epochs: 1.5).ratio(0, 5),
+        lambda: Linear(0.1, 0.5).ratio(0, None),
+        lambda: Adaptive(-0.1),
+        lambda: Adaptive(0.1, low=0.5, high=0.4),
+        lambda: Adaptive(0.1, grid=0),
+    ],
+)
+def test_nonsense_is_refused(make) -> None:
+    with pytest.raises(ConfigError):
+        make()
+
+
+# -- Adaptive -------------------------------------------------------------------------------------------------------
+
+
+def bias(losses: np.ndarray, ratio: float) -> float:
+    """The relative bias of OrderDP at a ratio, by the theory's own functions."""
+    s, q = OrderDP(ratio).sizes(len(losses))
+    return (surrogate_loss(losses, s, q) - losses.mean()) / losses.mean()
+
+
+@pytest.mark.parametrize("tolerance", [0.05, 0.2, 0.5])
+def test_it_takes_the_largest_ratio_whose_bias_is_within_the_tolerance(tolerance: float) -> None:
+    losses = np.random.default_rng(0).exponential(1.0, 300)
+    ratio = Adaptive(tolerance, high=0.8).ratio(losses.astype(np.float32))
+    assert bias(losses, ratio) <= tolerance + 1e-6
+    larger = [r / 100 for r in range(round(ratio * 100) + 1, 81)]
+    assert all(bias(losses, r) > tolerance for r in larger)
+
+
+def test_equal_losses_prune_most_and_a_few_large_ones_least() -> None:
+    policy = Adaptive(0.1, low=0.1, high=0.6)
+    assert policy.ratio(np.full(100, 2.0, dtype=np.float32)) == pytest.approx(0.6)
+    peaked = np.full(100, 1e-6, dtype=np.float32)
+    peaked[:10] = 5.0
+    assert Adaptive(0.1, low=0.2, high=0.6).ratio(peaked) == pytest.approx(0.2)
+    assert policy.ratio(np.full(100, np.inf, dtype=np.float32)) == pytest.approx(0.1)
+    assert policy.ratio(np.zeros(100, dtype=np.float32)) == pytest.approx(0.6)
+
+
+def test_it_keeps_the_contract_and_tells_the_bounds_of_its_steps() -> None:
+    for policy in (Adaptive(0.1), Adaptive(0.3, low=0.2, high=0.5), Adaptive(0.0, low=0.3, high=0.3)):
+        check_policy(policy)
+        assert policies.build(**policies.config_of(policy)) == policy
+    with pytest.raises(UnknownSizeError) as caught:
+        Pruner(Adaptive(0.1, low=0.2, high=0.5), 100).steps(3, 10)
+    assert (caught.value.lower, caught.value.upper) == (15, 24)
+    assert Pruner(Adaptive(0.1, low=0.3, high=0.3), 100).steps(3, 10) == 21
+
+
+def test_it_learns_and_resumes() -> None:
+    assert digits.train(Adaptive(0.3), 0).accuracy >= digits.train(None, 0).accuracy - 0.03
+    dataset = toy_dataset(60)
+
+    def run(pruner: Pruner, epochs: int) -> list:
+        return [
+            train_epoch(pruner, pruner.loader(dataset, batch_size=8), epoch) for epoch in range(pruner.epoch, epochs)
+        ]
+
+    straight = run(Pruner(Adaptive(0.2), dataset), 4)
+    stopped = Pruner(Adaptive(0.2), dataset)
+    first = run(stopped, 2)
+    resumed = Pruner(Adaptive(0.2), dataset)
+    resumed.load_state_dict(stopped.state_dict())
+    assert first + run(resumed, 4) == straight
+    assert torch.isfinite(fake_losses(torch.arange(3))).all()
