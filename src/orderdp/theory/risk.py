@@ -75,9 +75,14 @@ def horvitz_thompson(losses: Any, s: int, q: int | RankRule) -> np.ndarray:
 
 def _by_sample(losses: np.ndarray, by_rank: np.ndarray) -> np.ndarray:
     """A number for each rank, given to the samples by their losses; equal losses share the mean."""
-    order = np.argsort(-losses, kind="stable")
-    _, group, sizes = np.unique(-losses[order], return_inverse=True, return_counts=True)
-    means = np.bincount(group, weights=by_rank) / sizes
+    order = np.argsort(-losses)
+    falling = losses[order]
+    starts_group = np.concatenate(([True], falling[1:] != falling[:-1]))
     shared = np.empty(len(losses))
+    if starts_group.all():
+        shared[order] = by_rank
+        return shared
+    group = np.cumsum(starts_group) - 1
+    means = np.add.reduceat(by_rank, np.flatnonzero(starts_group)) / np.bincount(group)
     shared[order] = means[group]
     return shared
