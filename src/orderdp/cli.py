@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orderdp.errors import OrderDPError
+from orderdp.naming import checked_name
 
 if TYPE_CHECKING:
     from orderdp.theory import Plan
@@ -182,7 +183,7 @@ def _add_reproduce(parser: argparse.ArgumentParser) -> None:
 
 def _reproduce(options: argparse.Namespace) -> None:
     from orderdp.report import theory_figures, toy
-    from orderdp.report.tables import nearest, show
+    from orderdp.report.tables import show
 
     if options.list or options.id is None:
         rows = [(name, text) for name, (text, _) in theory_figures.FIGURES.items()]
@@ -194,7 +195,8 @@ def _reproduce(options: argparse.Namespace) -> None:
         return
     from orderdp.report.charts import save
 
-    _, draw = theory_figures.FIGURES[nearest(options.id, [*theory_figures.FIGURES, "table-toy"], "figure or table")]
+    checked_name(options.id, [*theory_figures.FIGURES, "table-toy"], "figure or table")
+    _, draw = theory_figures.FIGURES[options.id]
     options.out.mkdir(parents=True, exist_ok=True)
     path = options.out / f"{options.id}.{options.format}"
     save(draw(), path)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import inspect
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from orderdp.errors import ConfigError
+from orderdp.naming import checked_name, suggestion
 from orderdp.policies.adaptive import Adaptive
 from orderdp.policies.dynamic_random import DynamicRandom
 from orderdp.policies.epsilon_greedy import EpsilonGreedy
@@ -37,8 +36,7 @@ NAMES: dict[str, type[Any]] = {
 
 def card(name: str) -> str:
     """The card of the policy called `name`: its rule, parameters, cost, guarantees."""
-    if name not in NAMES:
-        raise ConfigError(f"there is no policy {name!r}.{_suggestion(name, NAMES)}")
+    checked_name(name, NAMES, "policy")
     package = Path(__file__).parent
     # In an installed package the cards lie beside the policies; in a checkout, in its documentation.
     for folder in (package / "cards", package.parents[2] / "docs" / "policies"):
@@ -58,13 +56,12 @@ def build(name: str, **parameters: Any) -> Policy:
     >>> build("orderdp", prune_ratio=0.4)
     OrderDP(prune_ratio=0.4)
     """
-    if name not in NAMES:
-        raise ConfigError(f"there is no policy {name!r}.{_suggestion(name, NAMES)}")
+    checked_name(name, NAMES, "policy")
     kind = NAMES[name]
     known = list(inspect.signature(kind).parameters)
     for parameter in parameters:
         if parameter not in known:
-            raise ConfigError(f"policy {name!r} has no parameter {parameter!r}.{_suggestion(parameter, known)}")
+            raise ConfigError(f"policy {name!r} has no parameter {parameter!r}.{suggestion(parameter, known)}")
     try:
         policy: Policy = kind(**parameters)
     except TypeError as error:
@@ -83,11 +80,3 @@ def config_of(policy: Any) -> dict[str, Any]:
             own = getattr(policy, "parameters", None)
             return {"name": name, **(dataclasses.asdict(policy) if own is None else own)}
     raise ConfigError(f"{type(policy).__name__} is no policy with a name; there are {', '.join(NAMES)}.")
-
-
-def _suggestion(name: str, known: Iterable[str]) -> str:
-    choices = list(known)
-    close = difflib.get_close_matches(name, choices, n=1)
-    if close:
-        return f" Did you mean {close[0]!r}?"
-    return f" There {'is' if len(choices) == 1 else 'are'} {', '.join(choices) or 'none'}."

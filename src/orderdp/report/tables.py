@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib.util
 from collections.abc import Iterable, Sequence
 
-from orderdp.errors import ConfigError
-
-__all__ = ["nearest", "show"]
+__all__ = ["show"]
 
 
 def show(title: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -35,12 +32,3 @@ def _show_plainly(title: str, header: Sequence[str], lines: list[tuple[str, ...]
     print(title)  # noqa: T201
     for line in shown:
         print("  " + "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())  # noqa: T201
-
-
-def nearest(name: str, known: Sequence[str], kind: str) -> str:
-    """The name itself if it is known, or an error that suggests the one that was meant."""
-    if name in known:
-        return name
-    close = difflib.get_close_matches(name, known, n=1)
-    hint = f" Did you mean {close[0]!r}?" if close else f" There are {', '.join(known)}."
-    raise ConfigError(f"there is no {kind} {name!r}.{hint}")
