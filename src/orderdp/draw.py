@@ -84,12 +84,14 @@ def top_of_pool(pooled: np.ndarray, q: int, tie_key: int) -> np.ndarray:
     ordered.partition(len(pooled) - q)
     threshold = ordered[len(pooled) - q]
     del ordered
-    kept = pooled > threshold
+    kept = pooled >= threshold
+    if int(np.count_nonzero(kept)) == q:
+        return np.flatnonzero(kept)
     tied = pooled == threshold
+    kept &= ~tied
     del pooled  # the hashes of a draw in which all are tied need the memory
     missing = q - int(np.count_nonzero(kept))
-    if missing < int(np.count_nonzero(tied)):
-        _keep_smallest_hashes(tied, missing, tie_key)
+    _keep_smallest_hashes(tied, missing, tie_key)
     kept |= tied
     return np.flatnonzero(kept)
 
