@@ -28,7 +28,7 @@ from orderdp.policies import (
 from orderdp.policy import Context
 from orderdp.testing import check_policy
 from orderdp.theory import surrogate_loss
-from tests.support import fake_losses, table_with, toy_dataset, train_epoch
+from tests.support import table_with, toy_dataset, train_epoch
 
 SCHEDULES = [
     (Constant(0.3), [0.3] * 5),
@@ -151,10 +151,11 @@ def test_it_learns_and_resumes() -> None:
             train_epoch(pruner, pruner.loader(dataset, batch_size=8), epoch) for epoch in range(pruner.epoch, epochs)
         ]
 
-    straight = run(Pruner(Adaptive(0.2), dataset), 4)
+    undisturbed = Pruner(Adaptive(0.2), dataset)
+    straight = run(undisturbed, 4)
     stopped = Pruner(Adaptive(0.2), dataset)
     first = run(stopped, 2)
     resumed = Pruner(Adaptive(0.2), dataset)
     resumed.load_state_dict(stopped.state_dict())
     assert first + run(resumed, 4) == straight
-    assert torch.isfinite(fake_losses(torch.arange(3))).all()
+    assert torch.equal(resumed.scores, undisturbed.scores)

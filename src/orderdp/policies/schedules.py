@@ -72,15 +72,8 @@ class Linear:
 
 
 @dataclass(frozen=True)
-class Cosine:
+class Cosine(Linear):
     """From one ratio to another along half a cosine: slowly, fast, slowly."""
-
-    start: float
-    end: float
-
-    def __post_init__(self) -> None:
-        check_ratio("start", self.start)
-        check_ratio("end", self.end)
 
     def ratio(self, epoch: int, epochs: int | None) -> float:
         """On the curve."""
