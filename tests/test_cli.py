@@ -167,3 +167,10 @@ def test_every_policy_has_a_card_with_the_same_parts(name: str) -> None:
         assert part in text
     for parameter in inspect.signature(NAMES[name]).parameters:
         assert f"`{parameter}`" in text, f"the card of {name} does not explain {parameter}"
+
+
+def test_a_reader_that_has_read_enough_is_no_error() -> None:
+    command = f"{sys.executable} -m orderdp policies infobatch | head -1; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "# InfoBatch\n"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -61,6 +62,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         run: Callable[[argparse.Namespace], None] = options.run
         run(options)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Somebody has read enough (`orderdp policies | head`). Python would complain again when it closes stdout.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (OrderDPError, OSError) as error:
         print(f"orderdp {options.command}: {error}", file=sys.stderr)  # noqa: T201
         return 2
