@@ -8,9 +8,11 @@ from functools import partial
 
 import numpy as np
 import torch
+from examples import digits
 from torch.utils.data import TensorDataset
 
 import orderdp
+from orderdp.losses import predictions
 from orderdp.policy import Context, Selection
 from orderdp.randomness import generator
 from orderdp.scores import ScoreTable
@@ -90,3 +92,28 @@ class Undecided(KeepAll):
         scores = table["score"]
         seen = scores[np.isfinite(scores)]
         return Selection(np.flatnonzero(scores >= (seen.mean() if len(seen) else 0)))
+
+
+def train_on_digits(policy: orderdp.Policy, seed: int = 0) -> float:
+    """Test accuracy after the example's training, with whatever else the policy wants to be told and asks for."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        train_set, test_set = digits.load()
+        model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4)
+        criterion = torch.nn.CrossEntropyLoss(reduction="none")
+        pruner = orderdp.Pruner(policy, train_set, seed=seed, epochs=digits.EPOCHS, labels=train_set.tensors[1])
+        for _ in range(digits.EPOCHS):
+            for index, (x, y) in pruner.loader(train_set, batch_size=digits.BATCH_SIZE):
+                logits = model(x)
+                told = predictions(logits, y)
+                extra = {name: told[name] for name in pruner.update_arguments}
+                loss = pruner.update(index, criterion(logits, y), **extra)
+                optimizer.zero_grad()
+                loss.backward()
+                for group in optimizer.param_groups:
+                    group["lr"] = 0.1 * min(1.0, 2 * (1.001 - pruner.progress)) * pruner.lr_scale
+                optimizer.step()
+        x, y = test_set.tensors
+        with torch.no_grad():
+            return (model(x).argmax(1) == y).float().mean().item()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import dataclass
 from math import ceil, sqrt
@@ -15,24 +16,39 @@ from hypothesis import strategies as st
 
 from orderdp import OrderDP, Pruner, Selection, policies
 from orderdp.errors import ConfigError, UnknownSizeError, UnreachableRatioWarning
+from orderdp.losses import predictions
 from orderdp.policies import (
     RS2,
     UCB,
+    ActiveBias,
+    Balanced,
+    Calibrated,
+    Constant,
+    Cosine,
     DynamicRandom,
+    DynamicUncertainty,
     EpsilonGreedy,
     Fixed,
     FullData,
     FunctionPolicy,
     InfoBatch,
     InfoBatchQuantile,
+    Kakurenbo,
+    Linear,
     Mixed,
     Moving,
+    RePB,
+    Scheduled,
+    SelectiveBackprop,
+    SeTa,
+    Tail,
     Trimmed,
+    WarmUp,
 )
 from orderdp.policy import Context
 from orderdp.scores import ScoreTable
 from orderdp.testing import check_policy
-from tests.support import draw, table_with, toy_dataset
+from tests.support import draw, table_with, toy_dataset, train_on_digits
 
 NAMED = [
     OrderDP(0.4),
@@ -60,13 +76,54 @@ NAMED = [
     InfoBatch(target_ratio=0.2, annealing=None),
     InfoBatch(0, annealing=None),
     InfoBatchQuantile(),
+    SeTa(0.2),
+    SeTa(0.5, groups=3, window=0.4, annealing=None),
+    SeTa(0, groups=1, window=1.0),
+    RePB(0.5),
+    RePB(0.99),
+    Kakurenbo(0.3),
+    Kakurenbo(0.9, tau=0.0, drops=(2, 5)),
+    SelectiveBackprop(1.0),
+    SelectiveBackprop(0),
+    SelectiveBackprop(50.0),
+    ActiveBias(),
+    ActiveBias(0.4),
+    ActiveBias(0.4, by="sampling", epsilon=0.01),
+    DynamicUncertainty(0.4),
+    DynamicUncertainty(0.4, window=2, warm_up=0),
+    Calibrated(0.4),
+    Calibrated(0.4, share=0.0),
+    Scheduled(UCB(0.4), WarmUp(0.3, epochs=1)),
+    Scheduled(Kakurenbo(0.4), Linear(0.0, 0.5)),
+    Scheduled(OrderDP(exploration=0.8, exploitation=0.5), Tail(0.4)),
+    Scheduled(InfoBatch(target_ratio=0.2, annealing=None), Cosine(0.1, 0.3)),
+]
+
+NEEDING_LABELS = [
+    Balanced(OrderDP(0.4)),
+    Balanced(OrderDP(exploration=0.8, exploitation=0.5)),
+    Balanced(OrderDP(0.4, select=Mixed(top=0.7, uniform=0.3), unbiased=True)),
+    Balanced(UCB(0.4)),
+    Balanced(EpsilonGreedy(0.4)),
+    Balanced(Calibrated(0.4)),
+    Balanced(ActiveBias(0.4, by="sampling")),
+    Balanced(DynamicUncertainty(0.4, window=2, warm_up=1)),
+    Scheduled(Balanced(OrderDP(0.4)), Constant(0.2)),
 ]
 
 
 @pytest.mark.parametrize("policy", NAMED, ids=repr)
 def test_the_contract(policy) -> None:
     check_policy(policy)
-    assert policies.build(**policies.config_of(policy)) == policy
+    assert policies.build(**json.loads(json.dumps(policies.config_of(policy)))) == policy
+
+
+@pytest.mark.parametrize("policy", NEEDING_LABELS, ids=repr)
+@pytest.mark.parametrize("classes", ["three", "one", "all different"])
+def test_the_contract_with_classes(policy, classes: str) -> None:
+    labels = {"three": np.arange(60) % 7 % 3, "one": np.zeros(60, dtype=int), "all different": np.arange(60)}[classes]
+    check_policy(policy, labels=labels)
+    assert policies.build(**json.loads(json.dumps(policies.config_of(policy)))) == policy
 
 
 def hard_half(scores: np.ndarray, context: Context) -> np.ndarray:
@@ -296,27 +353,49 @@ def full() -> float:
     return digits.train(None, 0).accuracy
 
 
+@pytest.mark.filterwarnings("ignore::orderdp.errors.RealRatioWarning")
 @pytest.mark.parametrize(
     "policy",
-    [FullData(), DynamicRandom(0.3), RS2(0.3), EpsilonGreedy(0.3), UCB(0.3), InfoBatch(0.5), InfoBatchQuantile()],
+    [
+        FullData(),
+        DynamicRandom(0.3),
+        RS2(0.3),
+        EpsilonGreedy(0.3),
+        UCB(0.3),
+        InfoBatch(0.5),
+        InfoBatchQuantile(),
+        SeTa(0.2),
+        RePB(0.5),
+        Kakurenbo(0.3),
+        SelectiveBackprop(0.45),
+        ActiveBias(0.3),
+        ActiveBias(0.3, by="sampling"),
+        DynamicUncertainty(0.3, window=5),
+        Calibrated(0.3),
+        Balanced(OrderDP(0.3)),
+        Scheduled(OrderDP(0.3), Cosine(0.0, 0.6)),
+    ],
     ids=repr,
 )
 def test_training_with_it_learns(policy, full: float) -> None:
-    assert digits.train(policy, 0).accuracy >= full - 0.03
+    assert train_on_digits(policy) >= full - 0.03
 
 
-@pytest.mark.parametrize("policy", NAMED, ids=repr)
+@pytest.mark.filterwarnings("ignore::orderdp.errors.RealRatioWarning")
+@pytest.mark.parametrize("policy", [*NAMED, *NEEDING_LABELS], ids=repr)
 def test_training_with_it_resumes_bit_for_bit(policy) -> None:
     dataset = toy_dataset(40)
 
     def run(stop: int | None, state: dict | None = None) -> tuple[list, dict | None]:
-        pruner = Pruner(policy, dataset, seed=1, epochs=4)
+        pruner = Pruner(policy, dataset, seed=1, epochs=4, labels=dataset.tensors[1])
         visited, step = [], 0
         if state is not None:
             pruner.load_state_dict(state)
         for _ in range(pruner.epoch, 4):
-            for index, (x, _) in pruner.loader(dataset, batch_size=7):
-                loss = pruner.update(index, x.square().sum(1) + 0.1 * pruner.epoch)
+            for index, (x, y) in pruner.loader(dataset, batch_size=7):
+                told = predictions(x[:, :3] * (1 + pruner.epoch), y)
+                extra = {name: told[name] for name in pruner.update_arguments}
+                loss = pruner.update(index, x.square().sum(1) + 0.1 * pruner.epoch, **extra)
                 visited.append((index.tolist(), loss.item()))
                 step += 1
                 if step == stop:

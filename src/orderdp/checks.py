@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from orderdp.errors import ConfigError, DatasetError, FeedbackError
+from orderdp.naming import suggestion
 from orderdp.planning import is_count
-from orderdp.policy import Policy, StepwisePolicy
+from orderdp.policy import Policy, StepwisePolicy, describe
 
 __all__ = [
+    "FeedbackArguments",
     "checked_epochs",
+    "checked_extra",
     "checked_index",
     "checked_labels",
     "checked_losses",
     "checked_policy",
     "checked_scores",
     "checked_seed",
+    "feedback_arguments",
 ]
 
 
@@ -124,3 +130,50 @@ def checked_scores(scores: Any, index: torch.Tensor) -> torch.Tensor:
             f"scores must be a tensor with one number for each of the {len(index)} indices, got {came}."
         )
     return scores.detach()
+
+
+class FeedbackArguments(NamedTuple):
+    """What a policy's `remember` takes by keyword.
+
+    Attributes:
+        required: What it cannot do without.
+        accepted: All it takes; None for anything.
+    """
+
+    required: tuple[str, ...] = ()
+    accepted: tuple[str, ...] | None = ()
+
+
+def feedback_arguments(remember: Callable[..., Any] | None) -> FeedbackArguments:
+    """What `remember` takes besides the rows and the losses, by its signature."""
+    if remember is None:
+        return FeedbackArguments()
+    parameters = list(inspect.signature(remember).parameters.values())[2:]
+    anything = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+    named = [p for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    required = tuple(parameter.name for parameter in named if parameter.default is parameter.empty)
+    return FeedbackArguments(required, None if anything else tuple(parameter.name for parameter in named))
+
+
+def checked_extra(
+    extra: Mapping[str, Any], arguments: FeedbackArguments, index: torch.Tensor, policy: Policy
+) -> dict[str, Any]:
+    """What came with a step besides index and losses, detached, or an error that says what should have come."""
+    missing = [name for name in arguments.required if name not in extra]
+    if missing:
+        call = ", ".join(f"{name}=..." for name in arguments.required)
+        raise FeedbackError(
+            f"{describe(policy)} needs {' and '.join(missing)} with every step, one value for each sample: "
+            f"update(index, losses, {call}). orderdp.losses.predictions(logits, targets) has what can be told from "
+            "logits."
+        )
+    for name in extra:
+        if arguments.accepted is not None and name not in arguments.accepted:
+            hint = suggestion(name, arguments.accepted) or " Leave the argument out."
+            raise FeedbackError(f"{describe(policy)} has no use for {name!r}.{hint}")
+    for name, value in extra.items():
+        if isinstance(value, torch.Tensor) and value.shape[:1] != index.shape:
+            raise FeedbackError(
+                f"{name} must have one value for each of the {len(index)} indices, got shape {tuple(value.shape)}."
+            )
+    return {name: value.detach() if isinstance(value, torch.Tensor) else value for name, value in extra.items()}

@@ -14,6 +14,7 @@
     OrderDPWarning (UserWarning)
     ├── NoFeedbackWarning                an epoch was used up and no loss came back
     ├── NonFiniteLossWarning             NaN or infinite losses were left out of the scores
+    ├── RealRatioWarning                 a policy leaves out another share than its nominal one
     └── UnreachableRatioWarning          a policy could not prune as much as it was asked to
 
 Messages say what must be, what came, and what to do about it.
@@ -31,6 +32,7 @@ __all__ = [
     "NonFiniteLossWarning",
     "OrderDPError",
     "OrderDPWarning",
+    "RealRatioWarning",
     "StateError",
     "UnknownSizeError",
     "UnreachableRatioWarning",
@@ -93,6 +95,10 @@ class NoFeedbackWarning(OrderDPWarning):
 
 class NonFiniteLossWarning(OrderDPWarning):
     """NaN or infinite losses were left out of the scores."""
+
+
+class RealRatioWarning(OrderDPWarning):
+    """A policy leaves out another share of the samples than its nominal one."""
 
 
 class UnreachableRatioWarning(OrderDPWarning):

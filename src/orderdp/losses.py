@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 
 from orderdp.errors import ConfigError, FeedbackError
 
-__all__ = ["last_layer_gradient_norm", "per_sample", "top_mean"]
+__all__ = ["SelectiveMean", "last_layer_gradient_norm", "per_sample", "predictions", "top_mean"]
 
 
 def per_sample(
@@ -115,6 +118,91 @@ def last_layer_gradient_norm(
         wanted = targets.float() * (1 - label_smoothing) + label_smoothing / classes
         norm: torch.Tensor = torch.linalg.vector_norm(logits.float().softmax(1) - wanted, dim=1)
         return norm if features is None else norm * (features.flatten(1).float().square().sum(1) + 1).sqrt()
+
+
+def predictions(logits: torch.Tensor, targets: torch.Tensor) -> dict[str, torch.Tensor]:
+    """What some policies want to know besides the loss, for ``pruner.update(index, losses, **predictions(...))``.
+
+    >>> told = predictions(torch.tensor([[0.0, 2.0], [0.0, 0.0]]), torch.tensor([1, 0]))
+    >>> told["correct"].tolist(), [round(c, 3) for c in told["confidence"].tolist()]
+    ([True, True], [0.881, 0.5])
+
+    Args:
+        logits: (batch, classes).
+        targets: Classes (batch,), or probabilities (batch, classes) as MixUp makes them: then the likeliest counts.
+
+    Returns:
+        correct: whether the largest logit is that of the sample's class. confidence: the largest predicted
+        probability. probability: the predicted probability of the sample's class.
+    """
+    if logits.ndim != 2 or len(logits) != len(targets):
+        raise FeedbackError(
+            f"logits must be (batch, classes) and targets as long as the batch, got {tuple(logits.shape)} "
+            f"and {tuple(targets.shape)}."
+        )
+    with torch.no_grad():
+        classes = targets if targets.ndim == 1 else targets.argmax(1)
+        predicted = logits.float().softmax(1)
+        confidence, guess = predicted.max(1)
+        own = predicted.gather(1, classes.unsqueeze(1)).squeeze(1)
+        return {"correct": guess == classes, "confidence": confidence, "probability": own}
+
+
+class SelectiveMean:
+    """Selective backpropagation as a loss function: the mean over samples chosen by their fresh losses.
+
+    A sample is chosen with probability (share of the recent losses that are no larger than its own) ** beta, and
+    gradients flow through the chosen ones. To save their backward pass in earnest, compute the losses of the batch
+    without gradients, `choose`, and train on what is chosen.
+
+    >>> mean = SelectiveMean(beta=1.0, history=4, seed=0)
+    >>> round(mean(torch.tensor([1.0, 2.0, 3.0, 4.0])).item(), 1)
+    3.5
+
+    Args:
+        beta: How much hard samples are preferred; about beta / (1 + beta) are left out.
+        history: How many recent losses a loss is compared with.
+        seed: Of its own random numbers.
+    """
+
+    def __init__(self, beta: float = 1.0, history: int = 1024, seed: int = 0) -> None:
+        if not beta >= 0:
+            raise ConfigError(f"beta must be a number, at least 0, got {beta!r}.")
+        if history < 1:
+            raise ConfigError(f"history must be a whole number, at least 1, got {history!r}.")
+        self.beta = beta
+        self._recent = torch.full((history,), torch.nan)
+        self._next = 0
+        self._luck = torch.Generator().manual_seed(seed)
+
+    def choose(self, losses: torch.Tensor) -> torch.Tensor:
+        """Which samples of the batch are chosen, as True and False; their losses become recent ones."""
+        if losses.ndim != 1:
+            raise FeedbackError(f"losses must be one number for each sample, got shape {tuple(losses.shape)}.")
+        fresh = losses.detach().float()
+        self._recent = self._recent.to(fresh.device)
+        slots = (self._next + torch.arange(len(fresh), device=fresh.device)) % len(self._recent)
+        self._recent[slots] = fresh
+        self._next = (self._next + len(fresh)) % len(self._recent)
+        known = ~self._recent.isnan()
+        smaller = (self._recent <= fresh.unsqueeze(1)) & known
+        percentile = smaller.sum(1) / known.sum()
+        luck = torch.rand(len(fresh), generator=self._luck).to(fresh.device, non_blocking=True)
+        return luck < percentile**self.beta
+
+    def __call__(self, losses: torch.Tensor) -> torch.Tensor:
+        """The mean of the chosen losses; 0 where none is chosen."""
+        chosen = self.choose(losses)
+        return torch.where(chosen, losses, 0.0).sum() / chosen.sum().clamp(min=1)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed training needs."""
+        return {"recent": self._recent.cpu().clone(), "next": self._next, "luck": self._luck.get_state()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Puts back what `state_dict` gave."""
+        self._recent, self._next = state["recent"].clone(), int(state["next"])
+        self._luck.set_state(state["luck"])
 
 
 def _broadcast(mask: torch.Tensor, losses: torch.Tensor) -> torch.Tensor:

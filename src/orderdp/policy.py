@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
@@ -14,7 +14,18 @@ from orderdp.randomness import generator
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Column", "Context", "Policy", "Rows", "Selection", "StepwisePolicy", "Table", "describe"]
+__all__ = [
+    "Column",
+    "Context",
+    "Policy",
+    "Rows",
+    "Selection",
+    "StepwisePolicy",
+    "Table",
+    "describe",
+    "nominal_ratio",
+    "size_bounds",
+]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -128,10 +139,14 @@ class Policy(Protocol):
     A policy may also have
 
     - ``columns``: the `Column` s it needs remembered besides score, usage and seen;
-    - ``remember(rows, losses, **extra) -> {column: tensor}``: how feedback becomes columns. Without it the
-      score of a sample is its last loss. `extra` is what the training loop passed to ``update`` by keyword;
+    - ``remember(rows, losses, *, ...) -> {column: tensor}``: how feedback becomes columns. Without it the score of a
+      sample is its last loss. What it takes by keyword the training loop has to pass to ``update``, one value for
+      each sample;
     - ``needs_feedback`` (default True): False where a draw does not depend on losses;
     - ``size_bounds(n, context) -> (fewest, most)`` where ``size`` is None;
+    - ``nominal_ratio(context) -> float`` where ``size`` is None: the share it is said to leave out;
+    - ``ratio_name``: the dataclass field that is its ratio, where that is not ``prune_ratio``; or, where changing a
+      field is not enough, ``with_ratio(prune_ratio) -> Policy``: for schedules and class balance;
     - ``lr_scale(n, kept) -> float``: a factor on the learning rate while `kept` of `n` samples are trained on.
     """
 
@@ -170,3 +185,21 @@ def describe(policy: object) -> str:
     parameters: Mapping[str, Any] = getattr(policy, "__dict__", {})
     shown = ", ".join(f"{k}={v!r}" for k, v in parameters.items() if " at 0x" not in repr(v))
     return f"{type(policy).__qualname__}({shown})"
+
+
+def size_bounds(policy: Policy, n: int, context: Context) -> tuple[int, int]:
+    """The fewest and the most of `n` samples that the policy can keep in this epoch."""
+    size = policy.size(n, context)
+    if size is not None:
+        return size, size
+    bounds: Callable[..., tuple[int, int]] | None = getattr(policy, "size_bounds", None)
+    return (1, n) if bounds is None else bounds(n, context)
+
+
+def nominal_ratio(policy: Policy, n: int, context: Context) -> float | None:
+    """The share of `n` samples that the policy says it leaves out in this epoch; None where it does not say."""
+    size = policy.size(n, context)
+    if size is not None:
+        return 1 - size / n
+    own: Callable[[Context], float | None] | None = getattr(policy, "nominal_ratio", None)
+    return None if own is None else own(context)

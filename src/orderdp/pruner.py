@@ -10,14 +10,16 @@ from torch.utils.data import DataLoader
 
 from orderdp.checks import (
     checked_epochs,
+    checked_extra,
     checked_index,
     checked_labels,
     checked_losses,
     checked_policy,
     checked_scores,
     checked_seed,
+    feedback_arguments,
 )
-from orderdp.errors import ConfigError, FeedbackError, StateError, UnknownSizeError
+from orderdp.errors import ConfigError, StateError, UnknownSizeError
 from orderdp.filtering import FilteredSampler
 from orderdp.loading import Indexed, IndexedCollate, length_of, without_own_order
 from orderdp.planning import Split, check_batch_size, is_count, steps_within
@@ -85,6 +87,7 @@ class Pruner:
         if on_nan not in ("warn", "raise"):
             raise ConfigError(f'on_nan must be "warn" or "raise", got {on_nan!r}.')
         self._remember = getattr(policy, "remember", None)
+        self._arguments = feedback_arguments(self._remember)
         self._table = ScoreTable(self.n, getattr(policy, "columns", ()))
         self._table_is_home = False  # whether it has moved to the device of the losses
         self._timeline = Timeline(
@@ -170,7 +173,7 @@ class Pruner:
             losses: One loss for each of them; it is not modified.
             scores: What to remember instead of the losses, where the two differ (MixUp, weighted losses).
             reduced: `losses` is one number for the whole batch; each sample's score moves towards it.
-            **extra: What else the policy wants to know.
+            **extra: What else the policy wants to know, one value for each sample: `update_arguments` names it.
 
         Returns:
             The mean of the losses, each with the weight that the policy gives it.
@@ -187,11 +190,8 @@ class Pruner:
         else:
             scores = losses.detach()
             mean = result if self._timeline.weights is None else None
-        if extra and remember is None:
-            raise FeedbackError(
-                f"{describe(self.policy)} has no use for {', '.join(map(repr, extra))}; it remembers losses only. "
-                "Leave the argument out."
-            )
+        if extra or self._arguments.required:
+            extra = checked_extra(extra, self._arguments, index, self.policy)
         if not self._table_is_home:
             self._table.move(losses.device)
             self._table_is_home = True
@@ -200,15 +200,21 @@ class Pruner:
         return result
 
     @_outside_graphs
-    def observe(self, index: Any, scores: torch.Tensor) -> None:
+    def observe(self, index: Any, scores: torch.Tensor, **extra: Any) -> None:
         """Writes scores without counting as training: a warm start, a pass that scores everything anew.
 
         Args:
             index: Which samples.
             scores: One number for each of them.
+            **extra: What else `update` would take; then all of it is remembered as from `update`.
         """
         index = checked_index(index)
-        self._table.write(index, checked_scores(scores, index), epoch=self.epoch, trained=False)
+        remember = None
+        if extra:
+            extra, remember = checked_extra(extra, self._arguments, index, self.policy), self._remember
+        self._table.write(
+            index, checked_scores(scores, index), epoch=self.epoch, trained=False, remember=remember, extra=extra
+        )
 
     @_outside_graphs
     def reduce(self, index: Any, losses: torch.Tensor) -> torch.Tensor:
@@ -293,6 +299,11 @@ class Pruner:
             )
         return fewest
 
+    @property
+    def update_arguments(self) -> tuple[str, ...]:
+        """What `update` needs by keyword besides index and losses; nothing for most policies."""
+        return self._arguments.required
+
     # -- reading ---------------------------------------------------------------------------------------------
 
     @property
@@ -321,9 +332,11 @@ class Pruner:
 
         Returns:
             epoch: epochs trained to their end. samples: in the data set. kept, pruned: samples trained on and left
-            out so far. nominal_saved: the share the policy leaves out of the current epoch by its own account.
-            saved: the share really left out so far. coverage: share of the samples trained on at least once.
-            staleness: mean age of the seen samples' scores, in epochs. nonfinite: losses that were NaN or infinite.
+            out so far. nominal_saved: the share the policy leaves out of the current epoch by its own account; the
+            middle of what is possible where it gives none. saved: the share really left out so far. weight_min,
+            weight_mean, weight_max: the weights of the samples selected last, all 1 for most policies. coverage: share
+            of the samples trained on at least once. staleness: mean age of the seen samples' scores, in epochs.
+            nonfinite: losses that were NaN or infinite.
         """
         clock = self._timeline.clock
         kept, full = clock.kept, clock.epochs_done * self.n
@@ -334,12 +347,17 @@ class Pruner:
             "samples": self.n,
             "kept": kept,
             "pruned": max(0, round(full) - kept),
-            "nominal_saved": 1 - sum(self._timeline.size_bounds(self.epoch)) / (2 * self.n),
+            "nominal_saved": self._nominal_saved(),
             "saved": 1 - kept / full if full else 0.0,
+            **self._timeline.weights_used,
             "coverage": float((self._table["usage"] > 0).mean()),
             "staleness": float(self.epoch - seen.mean()) if len(seen) else 0.0,
             "nonfinite": self._timeline.nonfinite + self._table.strays()[0],
         }
+
+    def _nominal_saved(self) -> float:
+        nominal = self._timeline.nominal_ratio(self.epoch)
+        return 1 - sum(self._timeline.size_bounds(self.epoch)) / (2 * self.n) if nominal is None else nominal
 
     # -- checkpoints -----------------------------------------------------------------------------------------
 

@@ -184,12 +184,17 @@ class ScoreTable:
         mean = torch.where(finite, losses, 0.0).sum() / finite.sum().clamp(min=1)
         usable = torch.where(finite, losses, mean)
         written = finite | torch.isinf(rows["score"])
-        new = {"score": usable, **({} if remember is None else remember(rows, usable, **extra))}
+        here = {name: self._here(value) for name, value in extra.items()}
+        new = {"score": usable, **({} if remember is None else remember(rows, usable, **here))}
         for name, values in new.items():
             self._merge(name, index, values, written)
 
+    def _here(self, value: Any) -> Any:
+        return value.to(self.device, non_blocking=True) if isinstance(value, torch.Tensor) else value
+
     def _merge(self, name: str, index: torch.Tensor, values: torch.Tensor, written: torch.Tensor) -> None:
         column = self.column(name)
+        written = written & ~torch.isnan(values)  # what a policy made of a NaN among its arguments
         values = values.to(device=column.device, dtype=column.dtype)
         if self.declared[name].merge == "sum":
             column.index_add_(0, index, torch.where(written, values, torch.zeros_like(values)))

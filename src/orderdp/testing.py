@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from orderdp.checks import feedback_arguments
 from orderdp.errors import UnreachableRatioWarning
 from orderdp.policy import Context, Policy, Selection, describe
 from orderdp.scores import ScoreTable
@@ -40,7 +41,7 @@ def check_policy(policy: Policy, *, epochs: int = 10, labels: np.ndarray | None 
     assert " at 0x" not in describe(policy), "a policy describes itself the same in every process"
     if picklable:
         assert describe(pickle.loads(pickle.dumps(policy))) == describe(policy), "a policy pickles"
-    for name, table in tables(getattr(policy, "columns", ())):
+    for name, table in [*tables(getattr(policy, "columns", ())), *_trained_tables(policy)]:
         for epoch in (0, 1, epochs - 1):
             context = Context(
                 n=table.n, epoch=epoch, seed=3, epochs=epochs, labels=None if labels is None else labels[: table.n]
@@ -71,6 +72,23 @@ def tables(columns: Any = ()) -> Iterator[tuple[str, ScoreTable]]:
         seen = np.flatnonzero(np.isfinite(values))
         if len(seen):
             table.write(torch.from_numpy(seen), torch.from_numpy(values[seen]).float(), epoch=0)
+        yield name, table
+
+
+def _trained_tables(policy: Policy) -> Iterator[tuple[str, ScoreTable]]:
+    """Tables as a few batches of training leave them, with whatever else the policy wants to be told."""
+    remember = getattr(policy, "remember", None)
+    luck = torch.Generator().manual_seed(1)
+    for name, share in (("everything trained on", 1.0), ("half of it trained on", 0.5)):
+        table = ScoreTable(60, getattr(policy, "columns", ()))
+        for batch in range(12):
+            index = torch.randperm(int(60 * share), generator=luck)[:20]
+            told = {
+                argument: torch.rand(20, generator=luck).round(decimals=1)
+                for argument in feedback_arguments(remember).required
+            }
+            losses = torch.rand(20, generator=luck)
+            table.write(index, losses, epoch=batch // 4, remember=remember, extra=told)
         yield name, table
 
 

@@ -15,12 +15,22 @@ import torch
 
 from orderdp.clock import Clock
 from orderdp.epochs import Epoch, StepwiseEpoch, restore_epoch, restore_selection, selection_state
-from orderdp.errors import ConfigError, IndexRangeError, NoFeedbackWarning, NonFiniteLossError, NonFiniteLossWarning
-from orderdp.policy import Context, Policy, Selection, StepwisePolicy
+from orderdp.errors import (
+    ConfigError,
+    IndexRangeError,
+    NoFeedbackWarning,
+    NonFiniteLossError,
+    NonFiniteLossWarning,
+    RealRatioWarning,
+)
+from orderdp.policy import Context, Policy, Selection, StepwisePolicy, describe, nominal_ratio, size_bounds
 from orderdp.sampling import Serving, View
 from orderdp.scores import ScoreTable
 
 __all__ = ["Timeline"]
+
+# A real ratio this far from the nominal one is worth a remark.
+_NOTICEABLE = 0.005
 
 
 def _refuse_several_processes() -> None:
@@ -59,6 +69,7 @@ class Timeline:
         self.stepwise = getattr(policy, "every", "epoch") == "batch"
         self.clock = Clock()
         self.weights: torch.Tensor | None = None
+        self.weights_used = _spread(None)
         self.nonfinite = 0
         self._policy = policy
         self._table = table
@@ -68,6 +79,7 @@ class Timeline:
         self._selection: Selection | None = None  # the current epoch's, where it has been drawn
         self._epoch: Epoch | None = None  # the same, arranged in the order of whoever goes through it
         self._warned_idle = False
+        self._said_what_is_real = False
 
     def context(self, epoch: int) -> Context:
         """What the policy may know in that epoch."""
@@ -75,12 +87,11 @@ class Timeline:
 
     def size_bounds(self, epoch: int) -> tuple[int, int]:
         """The fewest and the most samples that epoch can have."""
-        context = self.context(epoch)
-        size = self._policy.size(self.n, context)
-        if size is not None:
-            return size, size
-        bounds: Callable[..., tuple[int, int]] | None = getattr(self._policy, "size_bounds", None)
-        return (1, self.n) if bounds is None else bounds(self.n, context)
+        return size_bounds(self._policy, self.n, self.context(epoch))
+
+    def nominal_ratio(self, epoch: int) -> float | None:
+        """The share that the policy says it leaves out of that epoch; None where it does not say."""
+        return nominal_ratio(self._policy, self.n, self.context(epoch))
 
     # -- going through an epoch --------------------------------------------------------------------------------
 
@@ -140,7 +151,24 @@ class Timeline:
             self._hear_complaints()
             self._selection = self._policy.select(self._table, self.context(self.clock.epoch))
             self.weights = self._selection.dense_weights(self.n)
+            self.weights_used = _spread(self._selection.weights)
+            self._say_what_is_real(len(self._selection))
         return self._selection
+
+    def _say_what_is_real(self, kept: int) -> None:
+        """Once: that a policy leaves out another share than it was asked to. In the first epoch nothing is known."""
+        nominal = self.nominal_ratio(self.clock.epoch)
+        real = 1 - kept / self.n
+        if self._said_what_is_real or self.clock.epoch == 0 or nominal is None or abs(real - nominal) <= _NOTICEABLE:
+            return
+        self._said_what_is_real = True
+        warnings.warn(
+            f"{describe(self._policy)} leaves out {real:.1%} of the samples in epoch {self.clock.epoch}, not the "
+            f"nominal {nominal:.1%}: how much it can leave out depends on the losses. Pruner.report() "
+            "has what is really saved.",
+            RealRatioWarning,
+            stacklevel=2,
+        )
 
     def step_by_step(self, batch_size: int, drop_last: bool) -> Epoch:
         """The current epoch, with a choice at every step."""
@@ -208,5 +236,14 @@ class Timeline:
             self.clock, self.seed, self.nonfinite = clock, seed, nonfinite
             self._selection, self._epoch = selection, epoch
             self.weights = None if selection is None else selection.dense_weights(self.n)
+            self.weights_used = _spread(None if selection is None else selection.weights)
 
         return restore
+
+
+def _spread(weights: np.ndarray | None) -> dict[str, float]:
+    """The smallest, the mean and the largest weight of a selection."""
+    if weights is None or len(weights) == 0:
+        return {"weight_min": 1.0, "weight_mean": 1.0, "weight_max": 1.0}
+    smallest, mean, largest = weights.min(), weights.mean(dtype=np.float64), weights.max()
+    return {"weight_min": float(smallest), "weight_mean": float(mean), "weight_max": float(largest)}

@@ -2,42 +2,59 @@
 
 from __future__ import annotations
 
+from orderdp.policies.active_bias import ActiveBias
 from orderdp.policies.adaptive import Adaptive
+from orderdp.policies.balanced import Balanced
+from orderdp.policies.calibrated import Calibrated
 from orderdp.policies.dynamic_random import DynamicRandom
+from orderdp.policies.dynamic_uncertainty import DynamicUncertainty
 from orderdp.policies.epsilon_greedy import EpsilonGreedy
 from orderdp.policies.full_data import FullData
 from orderdp.policies.function_policy import Fixed, FunctionPolicy
 from orderdp.policies.infobatch import InfoBatch, InfoBatchQuantile
+from orderdp.policies.kakurenbo import Kakurenbo
 from orderdp.policies.orderdp import OrderDP
 from orderdp.policies.rank_rules import Mixed, Moving, Trimmed
-from orderdp.policies.registry import build, card, config_of
+from orderdp.policies.registry import build, build_at, card, config_of
+from orderdp.policies.repb import RePB
 from orderdp.policies.rs2 import RS2
 from orderdp.policies.schedules import Constant, Cosine, Linear, RatioFunction, Scheduled, Tail, WarmUp
+from orderdp.policies.selective_backprop import SelectiveBackprop
+from orderdp.policies.seta import SeTa
 from orderdp.policies.ucb import UCB
 
 __all__ = [
     "RS2",
     "UCB",
+    "ActiveBias",
     "Adaptive",
+    "Balanced",
+    "Calibrated",
     "Constant",
     "Cosine",
     "DynamicRandom",
+    "DynamicUncertainty",
     "EpsilonGreedy",
     "Fixed",
     "FullData",
     "FunctionPolicy",
     "InfoBatch",
     "InfoBatchQuantile",
+    "Kakurenbo",
     "Linear",
     "Mixed",
     "Moving",
     "OrderDP",
     "RatioFunction",
+    "RePB",
     "Scheduled",
+    "SeTa",
+    "SelectiveBackprop",
     "Tail",
     "Trimmed",
     "WarmUp",
     "build",
+    "build_at",
     "card",
     "config_of",
 ]

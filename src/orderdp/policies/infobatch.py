@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -61,6 +61,16 @@ class InfoBatch:
         assert share is not None
         return max(1, n - round(share * n)), n
 
+    def nominal_ratio(self, context: Context) -> float | None:
+        """What it was given, though only samples below the mean are left out at `prune_ratio`."""
+        return self.target_ratio if self.prune_ratio is None else self.prune_ratio
+
+    def with_ratio(self, prune_ratio: float) -> InfoBatch:
+        """The same with another share, of whatever it was given as a share of."""
+        if self.prune_ratio is None:
+            return replace(self, target_ratio=prune_ratio)
+        return replace(self, prune_ratio=prune_ratio)
+
     def select(self, table: Table, context: Context) -> Selection:
         """All that are unseen or at least at the mean, and a random part of the others."""
         if self._is_annealed(context):
@@ -116,6 +126,10 @@ class InfoBatchQuantile:
     def size_bounds(self, n: int, context: Context) -> tuple[int, int]:
         """At least a quarter of a fifth, half of 65 % and all of 15 %, less what rounding takes."""
         return max(1, math.floor(0.525 * n) - 2), n
+
+    def nominal_ratio(self, context: Context) -> float:
+        """Three quarters of a fifth, and half of 65 %."""
+        return 0.475
 
     def select(self, table: Table, context: Context) -> Selection:
         """A part of each group, and all that are unseen."""

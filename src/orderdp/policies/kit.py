@@ -11,7 +11,7 @@ from orderdp.errors import ConfigError
 from orderdp.policy import Context
 from orderdp.randomness import key64
 
-__all__ = ["count_kept", "shuffled", "streams", "tie_key", "top", "uniform"]
+__all__ = ["at_least_one", "count_kept", "proportional", "shuffled", "streams", "tie_key", "top", "uniform"]
 
 
 def count_kept(n: int, prune_ratio: float) -> int:
@@ -49,3 +49,32 @@ def uniform(candidates: np.ndarray, count: int, context: Context, tag: str) -> n
     chosen = draw.pool_mask(len(candidates), count, partial(context.rng, "epoch", context.epoch, tag))
     drawn: np.ndarray = candidates[chosen]
     return drawn
+
+
+def at_least_one(kept: np.ndarray, scores: np.ndarray) -> np.ndarray:
+    """The mask, with the largest score in it where chance has left nothing."""
+    if not kept.any():
+        kept[int(np.argmax(scores))] = True
+    return kept
+
+
+def proportional(members: np.ndarray, total: int) -> np.ndarray:
+    """How many of each group when `total` are shared out by the groups' sizes; exact in sum, no group overdrawn.
+
+    By largest remainders; and as long as there are enough, no group goes without.
+
+    >>> proportional(np.array([70, 25, 5]), 10).tolist()
+    [7, 2, 1]
+    >>> proportional(np.array([97, 2, 1]), 10).tolist()
+    [8, 1, 1]
+    """
+    everything = int(members.sum())
+    exact = [int(size) * total for size in members]
+    budgets = np.array([share // everything for share in exact], dtype=np.int64)
+    remainders = np.array([share % everything for share in exact], dtype=np.float64)
+    budgets[np.argsort(-remainders, kind="stable")[: total - int(budgets.sum())]] += 1
+    if total >= int((members > 0).sum()):
+        for empty in np.flatnonzero((budgets == 0) & (members > 0)):
+            budgets[int(np.argmax(budgets))] -= 1
+            budgets[empty] = 1
+    return budgets

@@ -98,6 +98,14 @@ class OrderDP:
         """Whether a draw depends on the losses: not where the whole pool is kept."""
         return not (self.prune_ratio == 0 or self.exploitation == 1)
 
+    def with_ratio(self, prune_ratio: float) -> OrderDP:
+        """The same at another ratio. One dial stays as it is, unless it has become too small."""
+        dial = "exploitation" if self.exploration is None else "exploration"
+        given = getattr(self, dial)
+        dials = {} if given is None else {dial: max(given, 1 - prune_ratio)}
+        others = {name: value for name, value in self.parameters.items() if name in ("every", "select", "unbiased")}
+        return OrderDP(prune_ratio, **dials, **others)
+
     def sizes(self, n: int) -> tuple[int, int]:
         """The size s of the pool and the number q kept of it, out of `n` samples."""
         if not is_count(n):

@@ -6,8 +6,9 @@ first whatever the rule: one that keeps the easiest would otherwise never see th
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from orderdp.policies.kit import tie_key, uniform
 from orderdp.policy import Context
 from orderdp.theory import rules as theory
 
-__all__ = ["Bottom", "Mixed", "Moving", "RankRule", "Top", "Trimmed", "as_rank_rule"]
+__all__ = ["Bottom", "Mixed", "Moving", "RankRule", "Top", "Trimmed", "as_rank_rule", "rule_config"]
 
 
 @runtime_checkable
@@ -154,15 +155,41 @@ class Moving:
         return self.at(context).positions(s, q, context)
 
 
+_RULES: dict[str, type[RankRule]] = {
+    "top": Top,
+    "bottom": Bottom,
+    "trimmed": Trimmed,
+    "mixed": Mixed,
+    "moving": Moving,
+}
+
+
 def as_rank_rule(select: object) -> RankRule:
-    """A rule, or the one that is called "top" or "bottom"."""
-    if select == "top":
-        return Top()
-    if select == "bottom":
-        return Bottom()
+    """A rule; or the one that is called "top" or "bottom"; or the one a config file describes.
+
+    >>> as_rank_rule({"name": "trimmed", "share": 0.1})
+    Trimmed(share=0.1)
+    """
     if isinstance(select, RankRule) and not isinstance(select, type):
         return select
+    if isinstance(select, Mapping) and select.get("name") in _RULES:
+        parameters = {key: value for key, value in select.items() if key != "name"}
+        try:
+            return _RULES[select["name"]](**parameters)
+        except TypeError as error:
+            raise ConfigError(f"the rule {select['name']!r} cannot be made: {error}.") from None
+    if select in ("top", "bottom"):
+        return _RULES[str(select)]()
     raise ConfigError(
         'select must be "top", "bottom", Trimmed(share), Mixed(top=..., uniform=...) or Moving(start, end), '
         f"got {select!r}."
     )
+
+
+def rule_config(rule: RankRule) -> str | dict[str, Any]:
+    """What `as_rank_rule` needs to make an equal rule, in plain values."""
+    for name, kind in _RULES.items():
+        if type(rule) is kind:
+            parameters = dict(vars(rule))
+            return {"name": name, **parameters} if parameters else name
+    raise ConfigError(f"{type(rule).__name__} is no rule with a name; there are {', '.join(_RULES)}.")

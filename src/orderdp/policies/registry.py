@@ -4,22 +4,34 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from orderdp.errors import ConfigError
 from orderdp.naming import checked_name, suggestion
+from orderdp.policies.active_bias import ActiveBias
 from orderdp.policies.adaptive import Adaptive
+from orderdp.policies.balanced import Balanced
+from orderdp.policies.calibrated import Calibrated
 from orderdp.policies.dynamic_random import DynamicRandom
+from orderdp.policies.dynamic_uncertainty import DynamicUncertainty
 from orderdp.policies.epsilon_greedy import EpsilonGreedy
 from orderdp.policies.full_data import FullData
 from orderdp.policies.infobatch import InfoBatch, InfoBatchQuantile
+from orderdp.policies.kakurenbo import Kakurenbo
 from orderdp.policies.orderdp import OrderDP
+from orderdp.policies.rank_rules import RankRule, rule_config
+from orderdp.policies.ratios import ratio_name
+from orderdp.policies.repb import RePB
 from orderdp.policies.rs2 import RS2
+from orderdp.policies.schedules import Scheduled, build_schedule, schedule_config
+from orderdp.policies.selective_backprop import SelectiveBackprop
+from orderdp.policies.seta import SeTa
 from orderdp.policies.ucb import UCB
 from orderdp.policy import Policy
 
-__all__ = ["NAMES", "build", "card", "config_of", "summary"]
+__all__ = ["NAMES", "build", "build_at", "card", "config_of", "summary"]
 
 NAMES: dict[str, type[Any]] = {
     "orderdp": OrderDP,
@@ -31,7 +43,17 @@ NAMES: dict[str, type[Any]] = {
     "ucb": UCB,
     "infobatch": InfoBatch,
     "infobatch-quantile": InfoBatchQuantile,
+    "seta": SeTa,
+    "repb": RePB,
+    "kakurenbo": Kakurenbo,
+    "selective-backprop": SelectiveBackprop,
+    "active-bias": ActiveBias,
+    "dynamic-uncertainty": DynamicUncertainty,
+    "calibrated": Calibrated,
 }
+
+#: What can be said of every policy, besides its own parameters.
+_OPTIONS = ("balanced", "schedule")
 
 
 def card(name: str) -> str:
@@ -50,33 +72,75 @@ def summary(name: str) -> str:
     return card(name).split("**In one sentence:**")[1].split("\n\n")[0].replace("\n", " ").strip()
 
 
-def build(name: str, **parameters: Any) -> Policy:
+def build(name: str, *, balanced: bool = False, schedule: Mapping[str, Any] | None = None, **parameters: Any) -> Policy:
     """The policy called `name` with these parameters.
 
     >>> build("orderdp", prune_ratio=0.4)
     OrderDP(prune_ratio=0.4)
+    >>> build("orderdp", prune_ratio=0.4, balanced=True)
+    Balanced(policy=OrderDP(prune_ratio=0.4))
+
+    Args:
+        name: One of `NAMES`.
+        balanced: Whether each class keeps its share of the data.
+        schedule: How the prune ratio changes over training: the name of a schedule and its parameters.
+        **parameters: Those of the policy.
     """
     checked_name(name, NAMES, "policy")
     kind = NAMES[name]
     known = list(inspect.signature(kind).parameters)
     for parameter in parameters:
         if parameter not in known:
-            raise ConfigError(f"policy {name!r} has no parameter {parameter!r}.{suggestion(parameter, known)}")
+            raise ConfigError(
+                f"policy {name!r} has no parameter {parameter!r}.{suggestion(parameter, [*known, *_OPTIONS])}"
+            )
     try:
         policy: Policy = kind(**parameters)
     except TypeError as error:
         raise ConfigError(f"policy {name!r} cannot be made: {error}.") from None
-    return policy
+    if balanced:
+        policy = Balanced(policy)
+    return policy if schedule is None else Scheduled(policy, build_schedule(**schedule))
+
+
+def build_at(name: str, prune_ratio: float | None, **parameters: Any) -> Policy:
+    """The policy called `name` that leaves out, at least nominally, this share; whatever it calls its ratio.
+
+    >>> build_at("kakurenbo", 0.3)
+    Kakurenbo(fraction=0.3, tau=0.7, drops=(), factors=(0.8, 0.6, 0.4))
+    """
+    checked_name(name, NAMES, "policy")
+    kind = NAMES[name]
+    given_otherwise = "target_ratio" in parameters or {"exploration", "exploitation"} <= set(parameters)
+    if prune_ratio is None or given_otherwise:
+        return build(name, **parameters)
+    if hasattr(kind, "parameters_at"):
+        return build(name, **kind.parameters_at(prune_ratio), **parameters)
+    ratio = ratio_name(kind)
+    if ratio in inspect.signature(kind).parameters:
+        parameters = {ratio: prune_ratio, **parameters}
+    return build(name, **parameters)
 
 
 def config_of(policy: Any) -> dict[str, Any]:
-    """What `build` needs to make an equal policy: its name and its parameters.
+    """What `build` needs to make an equal policy, in plain values: its name and its parameters.
 
     >>> config_of(build("rs2", prune_ratio=0.5))
     {'name': 'rs2', 'prune_ratio': 0.5}
     """
+    if isinstance(policy, Scheduled):
+        return {**config_of(policy.policy), "schedule": schedule_config(policy.schedule)}
+    if isinstance(policy, Balanced):
+        return {**config_of(policy.policy), "balanced": True}
     for name, kind in NAMES.items():
         if type(policy) is kind:
             own = getattr(policy, "parameters", None)
-            return {"name": name, **(dataclasses.asdict(policy) if own is None else own)}
+            parameters = dataclasses.asdict(policy) if own is None else own
+            return {"name": name, **{key: _plain(value) for key, value in parameters.items()}}
     raise ConfigError(f"{type(policy).__name__} is no policy with a name; there are {', '.join(NAMES)}.")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, RankRule):
+        return rule_config(value)
+    return list(value) if isinstance(value, tuple) else value

@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from orderdp.errors import ConfigError
+from orderdp.naming import checked_name
 from orderdp.planning import check_ratio, is_count
 from orderdp.policies.full_data import FullData
-from orderdp.policy import Column, Context, Policy, Selection, Table, describe
+from orderdp.policies.ratios import has_ratio, with_ratio
+from orderdp.policies.wrapping import Wrapping
+from orderdp.policy import Context, Policy, Selection, Table, describe, nominal_ratio, size_bounds
 
-__all__ = ["Constant", "Cosine", "Linear", "RatioFunction", "Schedule", "Scheduled", "Tail", "WarmUp"]
+__all__ = [
+    "SCHEDULES",
+    "Constant",
+    "Cosine",
+    "Linear",
+    "RatioFunction",
+    "Schedule",
+    "Scheduled",
+    "Tail",
+    "WarmUp",
+    "build_schedule",
+    "schedule_config",
+]
 
 
 @runtime_checkable
@@ -112,7 +127,7 @@ class RatioFunction:
 
 
 @dataclass(frozen=True)
-class Scheduled:
+class Scheduled(Wrapping):
     """A policy whose prune ratio follows a schedule. Its sizes, and so its steps, stay exact.
 
     >>> from orderdp.policies.orderdp import OrderDP
@@ -121,7 +136,7 @@ class Scheduled:
     [100, 100, 50, 50]
 
     Args:
-        policy: Any policy with a `prune_ratio`; the schedule's takes its place.
+        policy: Any policy with a prune ratio; the schedule's takes its place.
         schedule: How much is pruned when.
     """
 
@@ -129,38 +144,17 @@ class Scheduled:
     schedule: Schedule
 
     def __post_init__(self) -> None:
-        if not hasattr(self.policy, "prune_ratio"):
-            raise ConfigError(f"a schedule needs a policy with a prune_ratio, got {describe(self.policy)}.")
+        if not has_ratio(self.policy):
+            raise ConfigError(f"a schedule needs a policy with a prune ratio, got {describe(self.policy)}.")
         if not isinstance(self.schedule, Schedule):
             raise ConfigError(f"schedule must have a method ratio(epoch, epochs), got {type(self.schedule).__name__}.")
         if getattr(self.policy, "every", "epoch") == "batch":
             raise ConfigError('a schedule needs a policy that draws once an epoch, got every="batch".')
 
-    @property
-    def columns(self) -> tuple[Column, ...]:
-        """What the policy needs remembered."""
-        return tuple(getattr(self.policy, "columns", ()))
-
-    @property
-    def needs_feedback(self) -> bool:
-        """As the policy does."""
-        return bool(getattr(self.policy, "needs_feedback", True))
-
-    @property
-    def remember(self) -> Callable[..., Mapping[str, Any]] | None:
-        """As the policy does."""
-        own: Callable[..., Mapping[str, Any]] | None = getattr(self.policy, "remember", None)
-        return own
-
     def at(self, context: Context) -> Policy:
         """The policy of one epoch."""
         ratio = self.schedule.ratio(context.epoch, context.epochs)
-        if ratio == 0:
-            return FullData()
-        parameters = getattr(self.policy, "parameters", None)
-        if parameters is None:
-            return replace(self.policy, prune_ratio=ratio)  # type: ignore[type-var]
-        return type(self.policy)(**{**parameters, "prune_ratio": ratio})
+        return FullData() if ratio == 0 else with_ratio(self.policy, ratio)
 
     def size(self, n: int, context: Context) -> int | None:
         """That of the epoch's policy."""
@@ -168,16 +162,46 @@ class Scheduled:
 
     def size_bounds(self, n: int, context: Context) -> tuple[int, int]:
         """Those of the epoch's policy."""
-        policy = self.at(context)
-        size = policy.size(n, context)
-        bounds: Callable[..., tuple[int, int]] | None = getattr(policy, "size_bounds", None)
-        if size is not None:
-            return size, size
-        return (1, n) if bounds is None else bounds(n, context)
+        return size_bounds(self.at(context), n, context)
+
+    def nominal_ratio(self, context: Context) -> float | None:
+        """That of the epoch's policy."""
+        return nominal_ratio(self.at(context), context.n, context)
 
     def select(self, table: Table, context: Context) -> Selection:
         """As the epoch's policy does."""
         return self.at(context).select(table, context)
+
+
+#: Schedules by name, for the command line and config files.
+SCHEDULES: dict[str, type[Schedule]] = {
+    "constant": Constant,
+    "warm-up": WarmUp,
+    "linear": Linear,
+    "cosine": Cosine,
+    "tail": Tail,
+}
+
+
+def build_schedule(name: str, **parameters: Any) -> Schedule:
+    """The schedule called `name` with these parameters.
+
+    >>> build_schedule("tail", prune_ratio=0.5)
+    Tail(prune_ratio=0.5, share=0.125)
+    """
+    checked_name(name, SCHEDULES, "schedule")
+    try:
+        return SCHEDULES[name](**parameters)
+    except TypeError as error:
+        raise ConfigError(f"schedule {name!r} cannot be made: {error}.") from None
+
+
+def schedule_config(schedule: Schedule) -> dict[str, Any]:
+    """What `build_schedule` needs to make an equal schedule, in plain values."""
+    for name, kind in SCHEDULES.items():
+        if type(schedule) is kind:
+            return {"name": name, **vars(schedule)}
+    raise ConfigError(f"{type(schedule).__name__} is no schedule with a name; there are {', '.join(SCHEDULES)}.")
 
 
 def _planned(epochs: int | None) -> int:
