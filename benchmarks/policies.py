@@ -16,12 +16,20 @@ from orderdp import Context, OrderDP, Policy
 from orderdp.policies import (
     RS2,
     UCB,
+    ActiveBias,
     Adaptive,
+    Balanced,
+    Calibrated,
     DynamicRandom,
+    DynamicUncertainty,
     EpsilonGreedy,
     InfoBatch,
     InfoBatchQuantile,
+    Kakurenbo,
     Mixed,
+    RePB,
+    SelectiveBackprop,
+    SeTa,
     Trimmed,
 )
 from orderdp.scores import ScoreTable
@@ -38,6 +46,15 @@ POLICIES: list[Policy] = [
     InfoBatch(0.5, annealing=None),
     InfoBatchQuantile(),
     Adaptive(0.2),
+    SeTa(0.2, annealing=None),
+    RePB(0.5),
+    Kakurenbo(0.3),
+    SelectiveBackprop(),
+    ActiveBias(0.4),
+    ActiveBias(0.4, by="sampling"),
+    DynamicUncertainty(0.4, warm_up=0),
+    Calibrated(0.4),
+    Balanced(OrderDP(0.4)),
 ]
 
 
@@ -58,4 +75,5 @@ def _drawer(policy: Policy) -> Callable[[], object]:
     losses = torch.from_numpy(np.random.default_rng(0).exponential(1.0, IMAGENET)).float()
     table.write(torch.arange(IMAGENET), losses, epoch=0)
     epochs = count()
-    return lambda: policy.select(table, Context(n=IMAGENET, epoch=next(epochs), epochs=1000))
+    labels = np.random.default_rng(1).integers(0, 1000, IMAGENET)
+    return lambda: policy.select(table, Context(n=IMAGENET, epoch=next(epochs), epochs=1000, labels=labels))

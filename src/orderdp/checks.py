@@ -169,7 +169,7 @@ def checked_extra(
         )
     for name in extra:
         if arguments.accepted is not None and name not in arguments.accepted:
-            hint = suggestion(name, arguments.accepted) or " Leave the argument out."
+            hint = suggestion(name, arguments.accepted) if arguments.accepted else " Leave the argument out."
             raise FeedbackError(f"{describe(policy)} has no use for {name!r}.{hint}")
     for name, value in extra.items():
         if isinstance(value, torch.Tensor) and value.shape[:1] != index.shape:

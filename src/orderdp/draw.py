@@ -145,7 +145,7 @@ def _choices(n: int, s: int, rng: Streams) -> Iterator[tuple[int, int, np.ndarra
     """For each block, which of its samples are in the pool; or which are not, where those are fewer."""
     if s == n:
         return
-    counts = _counts(n, s, rng("pool"))
+    counts = _counts(n, s, rng("pool")) if n > BLOCK else [s]
     for block, (start, stop) in enumerate(_blocks(n)):
         width, count = stop - start, int(counts[block])
         are_in = 2 * count <= width  # a choice costs by the number chosen

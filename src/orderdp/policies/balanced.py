@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache, partial
 
 import numpy as np
 
@@ -63,39 +65,46 @@ class Balanced(Wrapping):
         """What the policy keeps of each class, in one random order."""
         total = self.size(context.n, context)
         assert context.labels is not None
-        by_class = np.argsort(context.labels, kind="stable")
-        _, sizes = np.unique(context.labels, return_counts=True)
-        budgets = proportional(sizes, total)
-        kept, dense, start = [], np.ones(context.n, dtype=np.float32), 0
-        weighted = False
-        for number, (size, budget) in enumerate(zip(sizes.tolist(), budgets.tolist(), strict=True)):
-            members = by_class[start : start + size]
-            start += size
+        groups = _members(context.labels)
+        budgets = proportional(np.array([len(members) for members in groups]), total)
+        at_ratio = lru_cache(partial(with_ratio, self.policy))  # classes of one size share a policy
+        columns = lru_cache(table.__getitem__)
+        kept, dense, weighted = [], np.ones(context.n, dtype=np.float32), False
+        for number, (members, budget) in enumerate(zip(groups, budgets.tolist(), strict=True)):
             if budget == 0:
                 continue
-            part = self._part(table, members, budget, number, context)
+            seed = key64(context.seed, "class", number)
+            inside = Context(n=len(members), epoch=context.epoch, seed=seed, epochs=context.epochs)
+            part = at_ratio(1 - budget / len(members)).select(_Part(columns, members), inside)
             kept.append(members[part.indices])
             if part.weights is not None:
                 weighted = True
                 # Inside its class a sample weighs budget / (size * pi); of all kept, total / (n * pi).
-                dense[kept[-1]] = part.weights * (total * size / (context.n * budget))
+                dense[kept[-1]] = part.weights * (total * len(members) / (context.n * budget))
         indices = shuffled(np.concatenate(kept), context)
         return Selection(indices, dense[indices] if weighted else None)
-
-    def _part(self, table: Table, members: np.ndarray, budget: int, number: int, context: Context) -> Selection:
-        seed = key64(context.seed, "class", number)
-        inside = Context(n=len(members), epoch=context.epoch, seed=seed, epochs=context.epochs)
-        return with_ratio(self.policy, 1 - budget / len(members)).select(_Part(table, members), inside)
 
 
 class _Part:
     """Some rows of a table."""
 
-    def __init__(self, table: Table, rows: np.ndarray) -> None:
+    def __init__(self, columns: Callable[[str], np.ndarray], rows: np.ndarray) -> None:
         self.n = len(rows)
-        self._table = table
+        self._columns = columns
         self._rows = rows
 
     def __getitem__(self, name: str) -> np.ndarray:
-        part: np.ndarray = self._table[name][self._rows]
+        part: np.ndarray = self._columns(name)[self._rows]
         return part
+
+
+def _members(labels: np.ndarray) -> list[np.ndarray]:
+    """The samples of each class, in the order of the classes."""
+    codes = labels - labels.min()
+    if codes.max() >= 1 << 16:
+        codes = np.unique(labels, return_inverse=True)[1]
+    sizes = np.bincount(codes)
+    if len(sizes) <= 1 << 16:
+        codes = codes.astype(np.uint16)  # numbers this short are sorted several times faster
+    order = np.argsort(codes, kind="stable")
+    return np.split(order, np.cumsum(sizes[sizes > 0])[:-1])
