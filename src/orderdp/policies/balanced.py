@@ -100,7 +100,7 @@ class _Part:
 
 def _members(labels: np.ndarray) -> list[np.ndarray]:
     """The samples of each class, in the order of the classes."""
-    codes = labels - labels.min()
+    codes = labels.astype(np.int64) - int(labels.min())
     if codes.max() >= 1 << 16:
         codes = np.unique(labels, return_inverse=True)[1]
     sizes = np.bincount(codes)
