@@ -1,0 +1,222 @@
+"""What a run is: everything that decides its numbers, as one flat value that goes into its records."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from orderdp.errors import ConfigError
+from orderdp.naming import checked_name, suggestion
+from orderdp.planning import check_ratio, is_count
+
+__all__ = ["CONTROLS", "PRESETS", "Settings", "preset_values", "read_config"]
+
+#: Policies that the workbench makes out of the number of epochs: all data, and all data for less long.
+CONTROLS = ("full", "reduced")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One training run.
+
+    Attributes:
+        data: Name or path of the data set, with modifiers; "" where a task brings its own.
+        task: ``module:factory`` of a task of the user's own, or None.
+        model: Name of the model, or ``module:factory``.
+        width: Of models that have one.
+        policy: Name of the policy; "full" and "reduced" are all data, for all epochs and for the share kept.
+        policy_parameters: Its parameters besides the ratio.
+        prune_ratio: Share left out each epoch; None for policies without one.
+        epochs: How many; for "reduced" the number that full data has.
+        seed: Of weights, order, draws and augmentation.
+        batch_size: Samples a batch.
+        optimiser: "sgd", "adamw", "lars" or "lamb".
+        lr: Its largest learning rate.
+        momentum: Of SGD and LARS.
+        nesterov: Whether SGD looks ahead.
+        weight_decay: Weight decay.
+        schedule: How the learning rate moves: "onecycle", "cosine", "step" or "constant".
+        label_smoothing: Share of the target spread over all classes.
+        mixup: Alpha of MixUp, 0 for none.
+        cutmix: Alpha of CutMix, 0 for none. With both, each batch has one of them.
+        augment: Whether training images are shifted and mirrored as is usual for the data set.
+        accumulate: Batches a step.
+        average: Whether the final model is the average of the iterates, weighted by the learning rate.
+        amp: Whether to compute in mixed precision.
+        channels_last: Whether images are stored with their channels last.
+        compile: Whether the model is compiled.
+        evaluate_every: Epochs between tests; the last one is always tested.
+    """
+
+    data: str = "digits"
+    task: str | None = None
+    model: str = "cnn"
+    width: int | None = None
+    policy: str = "orderdp"
+    policy_parameters: dict[str, Any] = field(default_factory=dict)
+    prune_ratio: float | None = None
+    epochs: int = 10
+    seed: int = 0
+    batch_size: int = 128
+    optimiser: str = "sgd"
+    lr: float = 0.1
+    momentum: float = 0.9
+    nesterov: bool = False
+    weight_decay: float = 5e-4
+    schedule: str = "onecycle"
+    label_smoothing: float = 0.0
+    mixup: float = 0.0
+    cutmix: float = 0.0
+    augment: bool = True
+    accumulate: int = 1
+    average: bool = False
+    amp: bool = False
+    channels_last: bool = False
+    compile: bool = False
+    evaluate_every: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size", "accumulate", "evaluate_every"):
+            if not is_count(getattr(self, name)):
+                raise ConfigError(f"{name} must be a whole number, at least 1, got {getattr(self, name)!r}.")
+        if not is_count(self.seed, least=0):
+            raise ConfigError(f"seed must be a whole number, at least 0, got {self.seed!r}.")
+        for name in ("lr", "momentum", "weight_decay", "mixup", "cutmix"):
+            value = getattr(self, name)
+            if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < float("inf"):
+                raise ConfigError(f"{name} must be a number, at least 0, got {value!r}.")
+        check_ratio("label_smoothing", self.label_smoothing)
+        if self.prune_ratio is not None:
+            check_ratio("prune_ratio", self.prune_ratio)
+        if self.policy == "reduced" and self.prune_ratio is None:
+            raise ConfigError('policy "reduced" trains for fewer epochs and needs a prune_ratio to say how many.')
+
+    @property
+    def epochs_run(self) -> int:
+        """How many epochs the run has: fewer where a control costs as much as a pruned run."""
+        if self.policy != "reduced":
+            return self.epochs
+        assert self.prune_ratio is not None
+        return max(1, round(self.epochs * (1 - self.prune_ratio)))
+
+    @property
+    def label(self) -> str:
+        """What tables and charts call the run."""
+        if self.policy in CONTROLS:
+            name = {"full": "full data", "reduced": "fewer epochs"}[self.policy]
+        else:
+            name = self.policy
+        chosen = ", ".join(f"{key}={_short(value)}" for key, value in self.policy_parameters.items())
+        name += f" ({chosen})" if chosen else ""
+        return name if self.prune_ratio is None or self.policy == "full" else f"{name} {self.prune_ratio:.0%}"
+
+    @property
+    def run_id(self) -> str:
+        """Name of the run's folder: readable, and different for different settings."""
+        ratio = "" if self.prune_ratio is None else f"-{round(1000 * self.prune_ratio):03d}"
+        digest = hashlib.blake2b(json.dumps(self.as_dict(), sort_keys=True).encode(), digest_size=4).hexdigest()
+        return f"{self.policy}{ratio}-seed{self.seed}-{digest}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """As plain values, for records and comparisons."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Settings:
+        """From plain values; an unknown name is an error that suggests the nearest."""
+        known = [entry.name for entry in dataclasses.fields(cls)]
+        for name in values:
+            if name not in known:
+                raise ConfigError(f"there is no setting {name!r}.{suggestion(name, known)}")
+        return cls(**values)
+
+    def differences(self, other: Mapping[str, Any]) -> list[str]:
+        """What `other` has otherwise, one line each."""
+        own = self.as_dict()
+        names = [*own, *(name for name in other if name not in own)]
+        return [
+            f"{name}: was {other.get(name)!r}, is {own.get(name)!r}" for name in names if own.get(name) != other.get(name)
+        ]
+
+
+#: Named starting points. The paper's own recipes, and one for two cores.
+PRESETS: dict[str, dict[str, Any]] = {
+    "cpu": {"model": "cnn", "width": 8, "epochs": 10, "batch_size": 128, "lr": 0.2, "schedule": "onecycle"},
+    "paper-cifar-resnet18": {
+        "model": "resnet18",
+        "epochs": 200,
+        "batch_size": 128,
+        "optimiser": "sgd",
+        "lr": 0.2,
+        "momentum": 0.9,
+        "weight_decay": 5e-4,
+        "schedule": "onecycle",
+        "label_smoothing": 0.1,
+    },
+    "paper-cifar-resnet50": {
+        "model": "resnet50",
+        "epochs": 200,
+        "batch_size": 128,
+        "optimiser": "sgd",
+        "lr": 0.03,
+        "momentum": 0.9,
+        "weight_decay": 5e-4,
+        "schedule": "onecycle",
+        "label_smoothing": 0.1,
+    },
+    "paper-imagenet-resnet18": {
+        "model": "timm:resnet18",
+        "epochs": 90,
+        "batch_size": 1024,
+        "optimiser": "lars",
+        "lr": 1.98,
+        "weight_decay": 5e-5,
+        "schedule": "onecycle",
+        "label_smoothing": 0.1,
+    },
+    "paper-imagenet-resnet50": {
+        "model": "timm:resnet50",
+        "epochs": 90,
+        "batch_size": 1024,
+        "optimiser": "lars",
+        "lr": 6.4,
+        "weight_decay": 5e-5,
+        "schedule": "onecycle",
+        "label_smoothing": 0.1,
+    },
+}
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The settings in a TOML file, and those of the preset it names."""
+    try:
+        import tomllib
+    except ImportError:  # Python 3.10
+        import tomli as tomllib  # type: ignore[import-not-found, no-redef, unused-ignore]
+    try:
+        values: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"there is no config file {str(path)!r}.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{str(path)!r} must be TOML: {error}.") from None
+    preset = values.pop("preset", None)
+    return {**preset_values(preset), **values}
+
+
+def preset_values(name: str | None) -> dict[str, Any]:
+    """The settings of a preset; none for None."""
+    if name is None:
+        return {}
+    checked_name(name, PRESETS, "preset")
+    return PRESETS[name]
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "/".join(_short(entry) for entry in value.values())
+    return f"{value:g}" if isinstance(value, float) else str(value)

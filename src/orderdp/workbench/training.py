@@ -1,0 +1,333 @@
+"""One run: trains, tests, keeps records and checkpoints, and goes on where it was interrupted."""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from orderdp import Policy, Pruner, load_checkpoint, save_checkpoint
+from orderdp.errors import NonFiniteLossError, OrderDPWarning, StateError, UnknownSizeError
+from orderdp.policies import FullData, build_at
+from orderdp.workbench.averaging import IterateAverage
+from orderdp.workbench.host import describe_host, versions
+from orderdp.workbench.learning_rates import SCHEDULES
+from orderdp.workbench.optimisers import build_optimiser
+from orderdp.workbench.records import RunLog, read_run
+from orderdp.workbench.settings import CONTROLS, Settings
+from orderdp.workbench.stopwatch import PARTS, Stopwatch
+from orderdp.workbench.task import Losses, Task, task_batches
+
+__all__ = ["Diverged", "Training", "policy_of"]
+
+_CHECKPOINT = "checkpoint.pt"
+
+
+class Diverged(Exception):
+    """The loss is no number any more; the run is over."""
+
+
+def policy_of(settings: Settings) -> Policy:
+    """The policy of a run; controls train on all data."""
+    if settings.policy in CONTROLS:
+        return FullData()
+    return build_at(settings.policy, settings.prune_ratio, **settings.policy_parameters)
+
+
+class Training:
+    """A run in a folder of its own.
+
+    Args:
+        settings: What to run.
+        task: Data, model, loss, metric.
+        folder: Where records and checkpoint go. What is there already is gone on with.
+        device: Where the model is.
+        checkpoint_seconds: Time between checkpoints, also within an epoch.
+        command: What was typed, for the records.
+        watch: Called after every step with (epochs done, epochs, metric so far).
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        task: Task,
+        folder: Path,
+        *,
+        device: torch.device,
+        checkpoint_seconds: float = 30.0,
+        command: str | None = None,
+        watch: Callable[[float, int, float | None], None] = lambda done, epochs, metric: None,
+    ) -> None:
+        self.settings = settings
+        self.folder = folder
+        self._task = task
+        self._device = device
+        self._checkpoint_seconds = checkpoint_seconds
+        self._command = command
+        self._watch = watch
+        self._log = RunLog(folder)
+        self._policy = policy_of(settings)
+        labels = getattr(task, "labels", None)
+        self._pruner = Pruner(
+            self._policy, task.train_set, seed=settings.seed, epochs=settings.epochs_run, labels=labels, on_nan="raise"
+        )
+        model = task.build_model(settings.seed).to(device)
+        self._plain_model = model
+        self._model: nn.Module = torch.compile(model) if settings.compile else model  # type: ignore[assignment]
+        self._optimiser = build_optimiser(
+            settings.optimiser,
+            model,
+            lr=settings.lr,
+            momentum=settings.momentum,
+            nesterov=settings.nesterov,
+            weight_decay=settings.weight_decay,
+        )
+        self._scaler = torch.amp.GradScaler(device.type, enabled=settings.amp and device.type == "cuda")
+        self._average = IterateAverage(model) if settings.average else None
+        self._total_steps = self._steps_known()
+        self._watch_time = Stopwatch()
+        self._step = 0
+        self._batch = 0  # of the current epoch
+        self._samples = 0
+        self._loss_sum = torch.zeros((), device=device)
+        self._loss_count = 0
+        self._metric: float | None = None
+        self._epoch_start = (0, dict(self._watch_time.seconds))
+        self._saved_at = time.monotonic()
+
+    # -- the run -------------------------------------------------------------------------------------------------
+
+    def run(self) -> dict[str, Any]:
+        """Trains to the end, or goes on to it; returns the summary. A finished run is not run again."""
+        finished = self._finished()
+        if finished is not None:
+            return finished
+        self._resume()
+        self._log.start(
+            {**self.settings.as_dict(), "label": self.settings.label},
+            versions=versions(),
+            host=describe_host(self._device),
+            command=self._command,
+        )
+        cuda = [self._device] if self._device.type == "cuda" else []
+        with torch.random.fork_rng(devices=cuda), warnings.catch_warnings():
+            warnings.simplefilter("ignore", OrderDPWarning)  # real ratios and the like are in the records
+            torch.set_rng_state(self._rng_state())
+            try:
+                while self._pruner.epoch < self.settings.epochs_run:
+                    self._train_epoch()
+            except (Diverged, NonFiniteLossError) as error:
+                return self._finish("failed", str(error))
+            except KeyboardInterrupt:
+                self._save()
+                raise
+        return self._finish("done", None)
+
+    def _finished(self) -> dict[str, Any] | None:
+        return read_run(self.folder).summary if self._log.path.exists() else None
+
+    def _train_epoch(self) -> None:
+        with self._watch_time.running():
+            number = self._pruner.epoch
+            self._model.train()
+            with self._watch_time.part("selection"):
+                next(iter(self._pruner.batch_sampler(self.settings.batch_size)), None)
+                batches_left = len(self._pruner.batch_sampler(self.settings.batch_size))
+                scale = self._pruner.lr_scale
+            batches = task_batches(self._task, self._pruner, self.settings.batch_size, self.settings.seed)
+            while self._one_step(batches, batches_left, scale):
+                self._watch(self._pruner.progress * self.settings.epochs_run, self.settings.epochs_run, self._metric)
+                if time.monotonic() - self._saved_at > self._checkpoint_seconds:
+                    self._save()
+            if self._pruner.epoch == number:
+                raise StateError(f"epoch {number + 1} came to its end without progress: its data set is empty.")
+            self._end_epoch(number + 1)
+
+    def _one_step(self, batches: Any, batches_in_epoch: int, scale: float) -> bool:
+        """Up to `accumulate` batches and one step of the optimiser; False at the end of the epoch."""
+        group = self.settings.accumulate
+        first = self._batch - self._batch % group
+        parts = max(1, min(group, batches_in_epoch - first))
+        for part in range(parts):
+            begun, waited = time.perf_counter(), getattr(self._task, "index_seconds", 0.0)
+            index, batch = next(batches, (None, None))
+            if index is None:
+                return False
+            with self._precision():
+                found = self._task.losses(self._model, batch)
+            found = found if isinstance(found, Losses) else Losses(found)
+            forward = time.perf_counter() - begun - (getattr(self._task, "index_seconds", 0.0) - waited)
+            told = {name: found.told[name] for name in self._pruner.update_arguments}
+            loss = self._pruner.update(index, found.losses.float(), found.scores, **told)
+            begun = time.perf_counter()
+            self._scaler.scale(loss / parts if parts > 1 else loss).backward()
+            if part == parts - 1:
+                self._optimiser_step(scale)
+            self._watch_time.seconds["training"] += forward + time.perf_counter() - begun
+            self._loss_sum += found.losses.detach().float().sum()
+            self._loss_count += len(index)
+            self._samples += len(index)
+            self._batch += 1
+        return True
+
+    def _optimiser_step(self, scale: float) -> None:
+        lr = self.settings.lr * SCHEDULES[self.settings.schedule](self._share_done()) * scale
+        for parameters in self._optimiser.param_groups:
+            parameters["lr"] = lr
+        self._scaler.step(self._optimiser)
+        self._scaler.update()
+        self._optimiser.zero_grad(set_to_none=True)
+        self._step += 1
+        if self._average is not None:
+            self._average.add(self._plain_model, lr)
+
+    def _share_done(self) -> float:
+        if self._total_steps is None:
+            return self._pruner.progress
+        return self._step / max(1, self._total_steps - 1)
+
+    def _end_epoch(self, number: int) -> None:
+        loss = (self._loss_sum / max(1, self._loss_count)).item()
+        if not math.isfinite(loss):
+            raise Diverged(f"the loss became {loss} in epoch {number}")
+        last = number == self.settings.epochs_run
+        metric = None
+        if last or number % self.settings.evaluate_every == 0:
+            with self._watch_time.part("evaluation"):
+                metric = self._metric = self._evaluate(last)
+        self._record_epoch(number, loss, metric)
+        self._batch, self._loss_count = 0, 0
+        self._loss_sum.zero_()
+        self._epoch_start = (self._samples, dict(self._watch_time.seconds))
+
+    def _evaluate(self, last: bool) -> float:
+        model = self._average.model if last and self._average is not None else self._model
+        model.eval()
+        total, count = 0.0, 0
+        with torch.no_grad(), self._precision():
+            for batch in self._test_batches():
+                values = self._task.metric(model, batch)
+                total += values.double().sum().item()
+                count += len(values)
+        return 100 * total / max(1, count)
+
+    def _test_batches(self) -> Any:
+        own = getattr(self._task, "test_batches", None)
+        if own is not None:
+            return own()
+        options = getattr(self._task, "loader_options", {})
+        return torch.utils.data.DataLoader(self._task.test_set, batch_size=self.settings.batch_size, **options)
+
+    def _precision(self) -> AbstractContextManager[Any]:
+        if not self.settings.amp:
+            return nullcontext()
+        kind = torch.float16 if self._device.type == "cuda" else torch.bfloat16
+        return torch.autocast(self._device.type, dtype=kind)
+
+    def _steps_known(self) -> int | None:
+        settings = self.settings
+        try:
+            return self._pruner.steps(settings.epochs_run, settings.batch_size, accumulate=settings.accumulate)
+        except UnknownSizeError:
+            return None
+
+    # -- records -------------------------------------------------------------------------------------------------
+
+    def _record_epoch(self, number: int, loss: float, metric: float | None) -> None:
+        report = self._pruner.report()
+        samples, seconds = self._epoch_start
+        with_overhead = self._watch_time.since(seconds)
+        # The epoch is still running: what it has not claimed by now is its overhead.
+        self._log.epoch(
+            epoch=number,
+            samples=self._samples - samples,
+            loss=loss,
+            metric=metric,
+            lr=self._optimiser.param_groups[0]["lr"],
+            **with_overhead,
+            **{name: report[name] for name in ("saved", "nominal_saved", "coverage", "staleness")},
+        )
+
+    def _finish(self, status: str, reason: str | None) -> dict[str, Any]:
+        seconds = self._watch_time.seconds
+        full = self.settings.epochs * self._pruner.n
+        cost = sum(seconds[part] for part in PARTS if part != "evaluation")
+        self._log.summary(
+            status,
+            reason=reason,
+            metric=self._metric if status == "done" else None,
+            samples=self._samples,
+            full_samples=full,
+            saved=1 - self._samples / full,
+            node_hours=cost / 3600,
+            usage=torch.bincount(self._pruner.usage).tolist(),
+            metric_name=getattr(self._task, "metric_name", "accuracy"),
+            **{f"{part}_seconds": seconds[part] for part in PARTS},
+        )
+        (self.folder / _CHECKPOINT).unlink(missing_ok=True)  # a finished run needs none, and a grid of them much room
+        if status == "done":
+            model = self._plain_model if self._average is None else self._average.model
+            save_checkpoint(self.folder / "model.pt", {"model": model.state_dict()})
+        summary = read_run(self.folder).summary
+        assert summary is not None
+        return summary
+
+    # -- checkpoints ---------------------------------------------------------------------------------------------
+
+    def _save(self) -> None:
+        state = {
+            "settings": self.settings.as_dict(),
+            "model": self._plain_model.state_dict(),
+            "optimiser": self._optimiser.state_dict(),
+            "scaler": self._scaler.state_dict(),
+            "pruner": self._pruner.state_dict(),
+            "average": None if self._average is None else self._average.state_dict(),
+            "rng": torch.get_rng_state(),
+            "counts": {
+                name: getattr(self, f"_{name}") for name in ("step", "batch", "samples", "loss_count", "metric")
+            },
+            "loss_sum": self._loss_sum.cpu(),
+            "seconds": dict(self._watch_time.seconds),
+            "epoch_start": {"samples": self._epoch_start[0], "seconds": self._epoch_start[1]},
+        }
+        save_checkpoint(self.folder / _CHECKPOINT, state)
+        self._saved_at = time.monotonic()
+
+    def _rng_state(self) -> torch.Tensor:
+        if self._restored_rng is not None:
+            return self._restored_rng
+        return torch.Generator().manual_seed(self.settings.seed).get_state()
+
+    _restored_rng: torch.Tensor | None = None
+
+    def _resume(self) -> None:
+        """Goes on from the checkpoint, if there is one."""
+        path = self.folder / _CHECKPOINT
+        if not path.exists():
+            return
+        state = load_checkpoint(path)
+        changed = self.settings.differences(state["settings"])
+        if changed:
+            raise StateError(
+                f"the checkpoint in {self.folder} is of a run with other settings: {'; '.join(changed)}. "
+                "Resume with the settings it had, or use another folder."
+            )
+        self._plain_model.load_state_dict(state["model"])
+        self._optimiser.load_state_dict(state["optimiser"])
+        self._scaler.load_state_dict(state["scaler"])
+        self._pruner.load_state_dict(state["pruner"])
+        if self._average is not None:
+            self._average.load_state_dict(state["average"])
+        self._restored_rng = state["rng"]
+        for name, value in state["counts"].items():
+            setattr(self, f"_{name}", value)
+        self._loss_sum = state["loss_sum"].to(self._device)
+        self._watch_time.seconds = dict(state["seconds"])
+        self._epoch_start = (state["epoch_start"]["samples"], dict(state["epoch_start"]["seconds"]))
