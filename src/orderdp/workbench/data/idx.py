@@ -1,0 +1,33 @@
+"""The idx format of MNIST and its kin: a few bytes of header, then the numbers."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from orderdp.errors import DatasetError
+
+__all__ = ["read_idx"]
+
+_UNSIGNED_BYTE = 0x08
+
+
+def read_idx(data: bytes, name: str) -> np.ndarray:
+    """The array of unsigned bytes in an idx file.
+
+    >>> read_idx(bytes([0, 0, 8, 1, 0, 0, 0, 3, 7, 8, 9]), "labels").tolist()
+    [7, 8, 9]
+    """
+    if len(data) < 4 or data[:2] != b"\0\0" or data[2] != _UNSIGNED_BYTE or data[3] == 0:
+        raise DatasetError(
+            f"{name} must be an idx file of unsigned bytes, which starts with 00 00 08, got {data[:4].hex(' ') or 'nothing'}."
+        )
+    start = 4 + 4 * data[3]
+    shape = tuple(np.frombuffer(data[4:start], ">u4").tolist())
+    if len(shape) < data[3] or math.prod(shape) != len(data) - start:
+        raise DatasetError(
+            f"{name} must have {math.prod(shape):,} bytes after its header, got {max(0, len(data) - start):,}. It may "
+            "have been cut short; get it again."
+        )
+    return np.frombuffer(data, np.uint8, offset=start).reshape(shape)
