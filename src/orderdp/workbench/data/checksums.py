@@ -32,19 +32,19 @@ def check(known: Known, files: Mapping[str, bytes], path: Path) -> None:
         found = sha256(files[name])
         if found != expected:
             raise DatasetError(
-                f"{path}: {name} is not the {known.name} that was published. Its SHA-256 must be {expected}, got {found}"
-                f" ({len(files[name]):,} bytes).{_whose(found)} Delete it and run `orderdp data fetch {known.name}`; or, "
-                f"if it is meant to differ, load it by its path instead of by its name."
+                f"{path}: {name} is not the {known.name} that was published. Its SHA-256 must be {expected}, got "
+                f"{found} ({len(files[name]):,} bytes).{_whose(found)} Delete it and run `orderdp data fetch "
+                f"{known.name}`; or, if it is meant to differ, load it by its path instead of by its name."
             )
 
 
 def recognised(files: Mapping[str, bytes]) -> Known | None:
     """The known data set these original files are, if any."""
+    # The smallest file first: data that are not known differ there already, and cost little.
+    names = sorted(files, key=lambda name: len(files[name]))
     for known in KNOWN.values():
-        if known.files and set(known.files) == set(files):
-            # The first that differs decides, so data that are not known cost one small file.
-            if all(sha256(files[name]) == known.files[name] for name in sorted(files, key=lambda name: len(files[name]))):
-                return known
+        if set(names) == set(known.files) and all(sha256(files[name]) == known.files[name] for name in names):
+            return known
     return None
 
 

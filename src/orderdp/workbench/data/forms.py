@@ -54,7 +54,9 @@ def _idx_names(name: str) -> tuple[str, ...]:
 
 
 def _from_idx(files: Files, path: Path) -> dict[str, bytes]:
-    return {name.removesuffix(".gz").replace(".idx", "-idx"): unzipped(name, data, path) for name, data in files.items()}
+    return {
+        name.removesuffix(".gz").replace(".idx", "-idx"): unzipped(name, data, path) for name, data in files.items()
+    }
 
 
 def _from_binary(files: Files, path: Path) -> dict[str, bytes]:

@@ -25,17 +25,20 @@ def is_saved_dataset(path: Path) -> bool:
 
 
 def read_saved_dataset(path: Path) -> ImageData:
-    """The data in the folder: a "train" split and a "test" or "validation" one, with a column each for images and labels."""
+    """The data in the folder: splits "train" and "test" or "validation", with a column of images and one of labels."""
     datasets = extra("datasets", "saved data sets", "datasets")
     splits = datasets.load_from_disk(str(path))
+    there = ", ".join(splits) if isinstance(splits, dict) else "a single one"
     if not isinstance(splits, dict) or "train" not in splits:
         raise DatasetError(
-            f"{path} must hold the splits train and test, got {', '.join(splits) if isinstance(splits, dict) else 'one split'}. "
-            "Split it with train_test_split and save what comes."
+            f"{path} must hold the splits train and test, got {there}. Split it with train_test_split, then save it."
         )
     test = _named(_TESTS, splits, f"{path}: a split for testing")
     features = splits["train"].features
-    images, labels = _named(_IMAGES, features, f"{path}: a column of images"), _named(_LABELS, features, f"{path}: labels")
+    images, labels = (
+        _named(_IMAGES, features, f"{path}: a column of images"),
+        _named(_LABELS, features, f"{path}: labels"),
+    )
     arrays = []
     for split in ("train", test):
         arrays.append(_stacked(splits[split], images, f"{path}: {split}"))
@@ -62,4 +65,6 @@ def _named(choices: tuple[str, ...], there: Any, what: str) -> str:
     for name in choices:
         if name in there:
             return name
-    raise DatasetError(f"{what} must be called {', '.join(choices[:-1])} or {choices[-1]}; there are {', '.join(there)}.")
+    raise DatasetError(
+        f"{what} must be called {', '.join(choices[:-1])} or {choices[-1]}; there are {', '.join(there)}."
+    )

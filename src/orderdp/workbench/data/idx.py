@@ -20,14 +20,13 @@ def read_idx(data: bytes, name: str) -> np.ndarray:
     [7, 8, 9]
     """
     if len(data) < 4 or data[:2] != b"\0\0" or data[2] != _UNSIGNED_BYTE or data[3] == 0:
+        start = data[:4].hex(" ") or "nothing"
+        raise DatasetError(f"{name} must be an idx file of unsigned bytes, which starts with 00 00 08, got {start}.")
+    header = 4 + 4 * data[3]
+    shape = tuple(np.frombuffer(data[4:header], ">u4").tolist())
+    if len(shape) < data[3] or math.prod(shape) != len(data) - header:
         raise DatasetError(
-            f"{name} must be an idx file of unsigned bytes, which starts with 00 00 08, got {data[:4].hex(' ') or 'nothing'}."
-        )
-    start = 4 + 4 * data[3]
-    shape = tuple(np.frombuffer(data[4:start], ">u4").tolist())
-    if len(shape) < data[3] or math.prod(shape) != len(data) - start:
-        raise DatasetError(
-            f"{name} must have {math.prod(shape):,} bytes after its header, got {max(0, len(data) - start):,}. It may "
+            f"{name} must have {math.prod(shape):,} bytes after its header, got {max(0, len(data) - header):,}. It may "
             "have been cut short; get it again."
         )
-    return np.frombuffer(data, np.uint8, offset=start).reshape(shape)
+    return np.frombuffer(data, np.uint8, offset=header).reshape(shape)

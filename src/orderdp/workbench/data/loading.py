@@ -108,7 +108,9 @@ def _known_data(known: Known, arrays: Arrays) -> ImageData:
 
 def _split(images: np.ndarray, labels: np.ndarray) -> Split:
     # A copy where the bytes of a file are still shared: tensors cannot be read-only.
-    return Split(torch.from_numpy(np.require(images, requirements=["C", "W"])), torch.from_numpy(labels.astype(np.int64)))
+    return Split(
+        torch.from_numpy(np.require(images, requirements=["C", "W"])), torch.from_numpy(labels.astype(np.int64))
+    )
 
 
 def _modified(data: ImageData, how: Modifiers) -> ImageData:

@@ -92,6 +92,6 @@ def _split(values: np.ndarray, labels: np.ndarray, values_name: str, labels_name
         )
     if len(flat) != len(values):
         raise DatasetError(
-            f"{labels_name} must have a label for each of the {len(values):,} samples of {values_name}, got {len(flat):,}."
+            f"{labels_name} must have a label for each of the {len(values):,} samples of x, got {len(flat):,}."
         )
     return Split(samples(values, values_name), torch.from_numpy(flat.astype(np.int64)))

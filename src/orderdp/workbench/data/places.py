@@ -49,8 +49,8 @@ def find(data: Known, data_dir: str | os.PathLike[str] | None) -> Shelf:
     looked = ", ".join(str(base) for base in (*bases, *data.system))
     option = "" if data_dir is None else f" --data-dir {os.fspath(data_dir)}"
     raise DatasetError(
-        f"{data.name} is not here. Looked in {looked}. Get it with `orderdp data fetch {data.name}{option}`; or, if you "
-        "have it, name its folder with --data-dir."
+        f"{data.name} is not here. Looked in {looked}. Get it with `orderdp data fetch {data.name}{option}`; or, if "
+        "you have it, name its folder with --data-dir."
     )
 
 

@@ -14,7 +14,7 @@ from orderdp.workbench.data.augment import Augment
 __all__ = ["ImageData", "Split", "channel_statistics"]
 
 # So many numbers at once are widened to sum them up: they fit the processor's cache.
-_CHUNK = 1 << 20
+_CHUNK = 1 << 18
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,7 +32,7 @@ class Split:
     def __post_init__(self) -> None:
         if len(self.images) != len(self.labels):
             raise DatasetError(
-                f"there must be as many labels as images, got {len(self.labels):,} labels and {len(self.images):,} images."
+                f"there must be as many labels as images, got {len(self.labels):,} labels for {len(self.images):,}."
             )
 
     def __len__(self) -> int:
@@ -79,13 +79,13 @@ def channel_statistics(images: torch.Tensor) -> tuple[tuple[float, ...], tuple[f
     if len(images) == 0:
         raise DatasetError("the training split must have samples, got none.")
     rows = images.reshape(len(images), images.shape[1] if images.ndim > 1 else 1, -1)
-    parts = rows.split(max(1, _CHUNK // max(1, rows[0].numel())))
+    parts = torch.tensor_split(rows, max(1, rows.numel() // _CHUNK))
     count = rows.shape[0] * rows.shape[2]
     if images.dtype == torch.uint8:
-        total = _summed(part.to(torch.int32).sum((0, 2)) for part in parts)
-        squares = _summed(part.to(torch.int32).square().sum((0, 2)) for part in parts)
-        mean = total.double() / count / 255
-        variance = squares.double() / count / 255**2 - mean * mean
+        # Along the pixels first: over both dimensions at once the sum takes five times as long.
+        mean = _summed(part.int().sum(2).sum(0) for part in parts).double() / count / 255
+        squares = _summed(part.int().square().sum(2).sum(0) for part in parts).double() / count / 255**2
+        variance = squares - mean * mean
     else:
         # In two passes: squares of large numbers that differ little would cancel.
         mean = _summed(part.double().sum((0, 2)) for part in parts) / count
