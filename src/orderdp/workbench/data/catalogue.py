@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 from orderdp.naming import checked_name
 from orderdp.workbench.data import class_names
@@ -207,9 +206,8 @@ _CIFAR100 = Known(
     flip=True,
 )
 
-KNOWN: Mapping[str, Known] = MappingProxyType(
-    {one.name: one for one in (_DIGITS, _FASHION, _MNIST, _CIFAR10, _CIFAR100)}
-)
+#: Every data set with a name, by its name.
+KNOWN: Mapping[str, Known] = {one.name: one for one in (_DIGITS, _FASHION, _MNIST, _CIFAR10, _CIFAR100)}
 
 #: What `load` and `fetch` know by name.
 NAMES = tuple(KNOWN)

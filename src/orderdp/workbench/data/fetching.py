@@ -87,10 +87,8 @@ def fetch_known(data: Known, home: Path, say: Say, timeout: float) -> Path:
     with suppress(OSError):
         _downloads(home).rmdir()  # only where it is empty: what came in part is kept for the next try
     raise DatasetError(
-        f"{data.name} could not be fetched. "
-        + "; ".join(reasons)
-        + ". Try again when one of these can be reached, or put"
-        f" the files into {home} yourself: {', '.join(data.files)}."
+        f"{data.name} could not be fetched. Tried {'; '.join(reasons)}. Try again when one of these can be reached, or "
+        f"put the files into {home} yourself: {', '.join(data.files)}."
     )
 
 

@@ -51,7 +51,9 @@ def _stacked(split: Any, column: str, what: str) -> np.ndarray:
     if type(split.features[column]).__name__ == "Image":
         images = [np.asarray(image) for image in split[column]]
     else:
-        images = [np.asarray(image) for image in split.with_format("numpy")[column]]
+        # As numpy arrays whole numbers come out as int64, whatever they were stored as.
+        dtype = _dtype(split.features[column])
+        images = [np.asarray(image, dtype) for image in split.with_format("numpy")[column]]
     shapes = {image.shape for image in images}
     if len(shapes) > 1:
         raise DatasetError(
@@ -59,6 +61,14 @@ def _stacked(split: Any, column: str, what: str) -> np.ndarray:
             "saving; or save them as an image folder, which is resized while it is read."
         )
     return np.stack(images) if images else np.empty((0, 1))
+
+
+def _dtype(feature: Any) -> str | None:
+    """How the numbers of a column are stored, lists and lists of lists included."""
+    while hasattr(feature, "feature"):
+        feature = feature.feature
+    dtype = getattr(feature, "dtype", None)
+    return dtype if isinstance(dtype, str) and dtype.startswith(("uint", "int", "float")) else None
 
 
 def _named(choices: tuple[str, ...], there: Any, what: str) -> str:

@@ -11,6 +11,7 @@ from orderdp.errors import DatasetError
 __all__ = ["read_idx"]
 
 _UNSIGNED_BYTE = 0x08
+_CUT = "It may have been cut short; get it again."
 
 
 def read_idx(data: bytes, name: str) -> np.ndarray:
@@ -23,10 +24,11 @@ def read_idx(data: bytes, name: str) -> np.ndarray:
         start = data[:4].hex(" ") or "nothing"
         raise DatasetError(f"{name} must be an idx file of unsigned bytes, which starts with 00 00 08, got {start}.")
     header = 4 + 4 * data[3]
+    if len(data) < header:
+        raise DatasetError(f"{name} must have a header of {header} bytes, got {len(data)} bytes in all. {_CUT}")
     shape = tuple(np.frombuffer(data[4:header], ">u4").tolist())
-    if len(shape) < data[3] or math.prod(shape) != len(data) - header:
+    if math.prod(shape) != len(data) - header:
         raise DatasetError(
-            f"{name} must have {math.prod(shape):,} bytes after its header, got {max(0, len(data) - header):,}. It may "
-            "have been cut short; get it again."
+            f"{name} must have {math.prod(shape):,} bytes after its header, got {len(data) - header:,}. {_CUT}"
         )
     return np.frombuffer(data, np.uint8, offset=header).reshape(shape)

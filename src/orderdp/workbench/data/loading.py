@@ -29,9 +29,7 @@ from orderdp.workbench.data.spec import Modifiers, parse
 __all__ = ["load"]
 
 
-def load(
-    spec: str | os.PathLike[str], data_dir: str | os.PathLike[str] | None = None, *, known: Known | None = None
-) -> ImageData | FolderData:
+def load(spec: str | os.PathLike[str], data_dir: str | os.PathLike[str] | None = None) -> ImageData | FolderData:
     """The data set that `spec` names. Nothing is downloaded.
 
     Args:
@@ -39,14 +37,12 @@ def load(
             of a folder that `datasets` has saved, or of a folder of images; then, if wanted, modifiers:
             "cifar10?train=5000&noise=0.2".
         data_dir: Where named data are looked for first.
-        known: A data set that is not in the catalogue but should be treated as if it were.
 
     Returns:
         Data in memory; for a folder of images, data on the disk.
     """
     name, modifiers = parse(os.fspath(spec))
-    entry = KNOWN.get(name) if known is None else known
-    data = _by_path(name) if entry is None else _by_name(entry, data_dir)
+    data = _by_name(KNOWN[name], data_dir) if name in KNOWN else _by_path(name)
     if modifiers == Modifiers():
         return data
     if isinstance(data, FolderData):

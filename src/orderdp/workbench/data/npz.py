@@ -23,10 +23,10 @@ _CHANNELS = (1, 3, 4)
 
 def read_npz(path: Path) -> ImageData:
     """The data in an ``.npz`` file. Nothing in it is unpickled."""
+    if not zipfile.is_zipfile(path):
+        raise DatasetError(f"{path} must be a whole .npz file with {', '.join(KEYS)}; it is none, or was cut short.")
     try:
-        with np.load(path, allow_pickle=False) as stored:
-            if not isinstance(stored, np.lib.npyio.NpzFile):
-                raise DatasetError(f"{path} must be an .npz file with {', '.join(KEYS)}, got a single array.")
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
             missing = [key for key in KEYS if key not in stored.files]
             if missing:
                 raise DatasetError(
@@ -35,11 +35,11 @@ def read_npz(path: Path) -> ImageData:
                 )
             arrays = [stored[key] for key in KEYS]
             names = tuple(str(name) for name in stored["class_names"]) if "class_names" in stored.files else None
+    except DatasetError:
+        raise
     except (zipfile.BadZipFile, zlib.error, EOFError) as error:
         raise DatasetError(f"{path} must be a whole .npz file, but reading it failed: {error}.") from None
-    except ValueError as error:
-        if isinstance(error, DatasetError):
-            raise
+    except ValueError as error:  # what numpy says to objects, which it would have to unpickle
         raise DatasetError(f"{path} must hold plain arrays of numbers: {error}") from None
     return data_from_arrays(path.name, arrays, names, source=str(path))
 

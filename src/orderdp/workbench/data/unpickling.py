@@ -62,9 +62,11 @@ class _Array:
 
     def fill(self, data: Any, dtype: Any, shape: Any, fortran: bool) -> None:
         """Checks what the file says about an array, and makes it."""
-        content = data.encode("latin1") if isinstance(data, str) else bytes(data)
         if not isinstance(dtype, _Dtype) or dtype.code not in ("u1", "uint8", "|u1"):
             raise DatasetError(f"arrays must be of uint8, got {getattr(dtype, 'code', dtype)!r}.")
+        if not isinstance(data, str | bytes | bytearray):
+            raise DatasetError(f"an array must come as bytes, got {type(data).__name__}.")
+        content = data.encode("latin1") if isinstance(data, str) else bytes(data)
         if not all(isinstance(size, int) and size >= 0 for size in shape) or math.prod(shape) != len(content):
             raise DatasetError(f"an array of shape {shape} must have as many bytes, got {len(content):,}.")
         self.value = np.frombuffer(content, np.uint8).reshape(shape, order="F" if fortran else "C")
