@@ -1,0 +1,79 @@
+"""Data sets by name or by path.
+
+``load("fashion-mnist?noise=0.2&train=10000")`` gives arrays, ``fetch("fashion-mnist")`` gets them first. A name stands
+for the published bytes, whichever form they are stored in: every file is turned into its original form and checked
+against a SHA-256. A path is taken as it is. Nothing is downloaded unless `fetch` is called.
+
+Names are loaded when they are first used: listing what there is loads no torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from orderdp.workbench.data.augment import Augment, Pictures, normalise
+    from orderdp.workbench.data.catalogue import NAMES
+    from orderdp.workbench.data.corruptions import corrupted
+    from orderdp.workbench.data.fetching import fetch, fetch_command
+    from orderdp.workbench.data.folders import FolderData
+    from orderdp.workbench.data.listing import list_rows
+    from orderdp.workbench.data.loading import load
+    from orderdp.workbench.data.modify import hold_out, long_tailed, subset, with_label_noise
+    from orderdp.workbench.data.places import cache_root, where
+    from orderdp.workbench.data.sets import ImageData, Split
+
+_HOMES = {
+    "NAMES": "catalogue",
+    "Augment": "augment",
+    "FolderData": "folders",
+    "ImageData": "sets",
+    "Pictures": "augment",
+    "Split": "sets",
+    "cache_root": "places",
+    "corrupted": "corruptions",
+    "fetch": "fetching",
+    "fetch_command": "fetching",
+    "hold_out": "modify",
+    "list_rows": "listing",
+    "load": "loading",
+    "long_tailed": "modify",
+    "normalise": "augment",
+    "subset": "modify",
+    "where": "places",
+    "with_label_noise": "modify",
+}
+
+__all__ = [
+    "NAMES",
+    "Augment",
+    "FolderData",
+    "ImageData",
+    "Pictures",
+    "Split",
+    "cache_root",
+    "corrupted",
+    "fetch",
+    "fetch_command",
+    "hold_out",
+    "list_rows",
+    "load",
+    "long_tailed",
+    "normalise",
+    "subset",
+    "where",
+    "with_label_noise",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

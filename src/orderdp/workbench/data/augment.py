@@ -1,0 +1,167 @@
+"""Training images, changed a little each time they are seen: shifted, mirrored, normalised; a batch at a time.
+
+How sample i is changed in epoch e depends on (seed, e, i) and on nothing else: not on the batch it is in, not on the
+order of the epoch. So a run that was interrupted goes on with the pictures the straight run would have seen, and two
+policies that train on the same sample in the same epoch see the same picture of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+from numpy.lib.stride_tricks import sliding_window_view
+
+from orderdp.draw import fair_hash
+from orderdp.errors import ConfigError
+from orderdp.planning import is_count
+from orderdp.randomness import key64
+
+if TYPE_CHECKING:
+    from orderdp.workbench.data.sets import Split
+
+__all__ = ["Augment", "Pictures", "normalise"]
+
+# A set whose padded copy is larger than this is padded a batch at a time instead, which takes three times as long.
+_LARGEST_COPY = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Augment:
+    """A random crop out of the image padded by reflection, mirrored every other time.
+
+    Attributes:
+        padding: Pixels on each side; the crop has the size of the image. 0 for no crop.
+        flip: Whether half of the images are mirrored, left to right.
+    """
+
+    padding: int = 4
+    flip: bool = True
+
+    def __post_init__(self) -> None:
+        if not is_count(self.padding, least=0):
+            raise ConfigError(f"padding must be a whole number of pixels, at least 0, got {self.padding!r}.")
+
+    @property
+    def changes_nothing(self) -> bool:
+        """Whether images come out as they went in."""
+        return self.padding == 0 and not self.flip
+
+    def draws(self, index: np.ndarray, *, seed: int, epoch: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The upper edge, the left edge and whether mirrored, of each sample's crop in the padded image.
+
+        The two edges come from different halves of one hash and the mirror from its top bit, so they are independent
+        but for a bias of (2 padding + 1) / 2**31.
+        """
+        bits = fair_hash(index, key64(seed, "augment", epoch))
+        places = np.uint64(2 * self.padding + 1)
+        top = (bits & np.uint64(0xFFFFFFFF)) % places
+        left = (bits >> np.uint64(32) & np.uint64(0x7FFFFFFF)) % places
+        mirrored = bits >> np.uint64(63) if self.flip else np.zeros_like(bits)
+        return top.astype(np.int64), left.astype(np.int64), mirrored.astype(np.bool_)
+
+    def batch(self, images: torch.Tensor, index: torch.Tensor, *, seed: int, epoch: int) -> torch.Tensor:
+        """The images of one batch, of samples `index`, changed as (seed, epoch, index) says; of the same type.
+
+        Args:
+            images: Of shape (batch, channels, height, width), on the CPU.
+            index: Which samples of the data set these are.
+            seed: Of the run.
+            epoch: Which one, from 0.
+        """
+        if self.changes_nothing:
+            return images
+        padded = self.padded(images.numpy())
+        rows = np.arange(len(images))
+        return torch.from_numpy(self.crops(padded, rows, index.numpy(), seed=seed, epoch=epoch))
+
+    def padded(self, images: np.ndarray) -> np.ndarray:
+        """The images with a margin in which they are reflected, without repeating their edges."""
+        if images.ndim != 4:
+            raise ConfigError(f"only images (n, channels, height, width) can be augmented, got shape {images.shape}.")
+        if self.padding >= min(images.shape[2:]):
+            raise ConfigError(
+                f"padding must be smaller than the image, got {self.padding} for {images.shape[2]} x {images.shape[3]}."
+            )
+        margin = (self.padding, self.padding)
+        return np.pad(images, ((0, 0), (0, 0), margin, margin), mode="reflect")
+
+    def crops(self, padded: np.ndarray, rows: np.ndarray, index: np.ndarray, *, seed: int, epoch: int) -> np.ndarray:
+        """The crops of the padded images `rows`, which are the samples `index`."""
+        height, width = padded.shape[2] - 2 * self.padding, padded.shape[3] - 2 * self.padding
+        windows = sliding_window_view(padded, (height, width), (2, 3))  # every possible crop, as a view
+        top, left, mirrored = self.draws(index, seed=seed, epoch=epoch)
+        crops: np.ndarray = windows[rows, :, top, left]
+        which = np.flatnonzero(mirrored)
+        crops[which] = crops[which][..., ::-1]
+        return crops
+
+
+class Pictures:
+    """The images of a split as a model sees them: augmented for training, plain for testing, always normalised.
+
+    Args:
+        split: The images; not copied, except into a padded copy where that is not too large.
+        augment: How training images are changed.
+        mean: To be subtracted, of each channel.
+        std: To be divided by, of each channel.
+    """
+
+    def __init__(self, split: Split, augment: Augment, mean: Sequence[float], std: Sequence[float]) -> None:
+        self._images = split.images
+        self._augment = augment
+        self._normal = _Normal.of(split.images, mean, std)
+        self._padded = None if augment.changes_nothing else self._padded_once()
+
+    def train_batch(self, index: torch.Tensor, epoch: int, seed: int) -> torch.Tensor:
+        """The samples `index` as epoch `epoch` of a run with this seed sees them, float32."""
+        if self._padded is not None:
+            rows = index.numpy()
+            return self._normal(torch.from_numpy(self._augment.crops(self._padded, rows, rows, seed=seed, epoch=epoch)))
+        images = self._images.index_select(0, index)  # several times as fast as images[index]
+        return self._normal(self._augment.batch(images, index, seed=seed, epoch=epoch))
+
+    def eval_batch(self, index: torch.Tensor) -> torch.Tensor:
+        """The samples `index` as they are, normalised, float32."""
+        return self._normal(self._images.index_select(0, index))
+
+    def _padded_once(self) -> np.ndarray | None:
+        first = self._augment.padded(self._images[:1].numpy())  # complains early where images cannot be padded
+        if len(self._images) * first.nbytes > _LARGEST_COPY:
+            return None
+        return self._augment.padded(self._images.numpy())
+
+
+def normalise(images: torch.Tensor, mean: Sequence[float], std: Sequence[float]) -> torch.Tensor:
+    """``(x - mean) / std`` of each channel (the second dimension) as float32; uint8 is first brought to [0, 1].
+
+    >>> normalise(torch.tensor([[[[0, 255]]]], dtype=torch.uint8), [0.5], [0.25]).tolist()
+    [[[[-2.0, 2.0]]]]
+    """
+    return _Normal.of(images, mean, std)(images)
+
+
+class _Normal(NamedTuple):
+    """Constants of `normalise`, shaped for images of one kind, so that a batch does not make them anew."""
+
+    centre: torch.Tensor | None
+    factor: torch.Tensor
+    shift: torch.Tensor | None
+
+    @classmethod
+    def of(cls, images: torch.Tensor, mean: Sequence[float], std: Sequence[float]) -> _Normal:
+        channels = [1, -1, *[1] * (images.ndim - 2)] if images.ndim > 1 else [-1]
+        middle = torch.tensor(mean, dtype=torch.float64).reshape(channels)
+        spread = torch.tensor(std, dtype=torch.float64).reshape(channels)
+        if images.dtype == torch.uint8:
+            return cls(None, (1 / (255 * spread)).float(), (-middle / spread).float())
+        # Subtracted first: numbers that are large and differ little would lose their digits in the product.
+        return cls(middle.float(), (1 / spread).float(), None)
+
+    def __call__(self, images: torch.Tensor) -> torch.Tensor:
+        values = images.float() if self.centre is None else images.float() - self.centre
+        values = values.mul_(self.factor)
+        return values if self.shift is None else values.add_(self.shift)

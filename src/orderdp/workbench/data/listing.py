@@ -1,0 +1,24 @@
+"""What ``orderdp data list`` shows."""
+
+from __future__ import annotations
+
+import os
+
+from orderdp.workbench.data.catalogue import KNOWN, Known
+from orderdp.workbench.data.places import where
+
+__all__ = ["list_rows"]
+
+
+def list_rows(data_dir: str | os.PathLike[str] | None = None) -> list[tuple[str, str, str, str, str]]:
+    """Of each known data set: name, samples, shape, where it is or "not here", how to get it."""
+    return [_row(known, data_dir) for known in KNOWN.values()]
+
+
+def _row(known: Known, data_dir: str | os.PathLike[str] | None) -> tuple[str, str, str, str, str]:
+    samples = f"{known.n_train:,} + {known.n_test:,}"
+    shape = " x ".join(map(str, known.shape))
+    if known.family == "digits":
+        return known.name, samples, shape, "inside scikit-learn", "pip install 'orderdp[demo]'"
+    place = where(known.name, data_dir)
+    return known.name, samples, shape, "not here" if place is None else str(place), f"orderdp data fetch {known.name}"

@@ -1,0 +1,97 @@
+"""Arrays of one's own: an ``.npz`` file with x_train, y_train, x_test and y_test."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from orderdp.errors import DatasetError
+from orderdp.workbench.data.augment import Augment
+from orderdp.workbench.data.sets import ImageData, Split, channel_statistics
+
+__all__ = ["KEYS", "data_from_arrays", "read_npz", "samples"]
+
+#: What must be in the file. `class_names` may be there too.
+KEYS = ("x_train", "y_train", "x_test", "y_test")
+
+_CHANNELS = (1, 3, 4)
+
+
+def read_npz(path: Path) -> ImageData:
+    """The data in an ``.npz`` file. Nothing in it is unpickled."""
+    if not zipfile.is_zipfile(path):
+        raise DatasetError(f"{path} must be a whole .npz file with {', '.join(KEYS)}; it is none, or was cut short.")
+    try:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
+            missing = [key for key in KEYS if key not in stored.files]
+            if missing:
+                raise DatasetError(
+                    f"{path} must have the arrays {', '.join(KEYS)}; missing: {', '.join(missing)}; there are: "
+                    f"{', '.join(stored.files) or 'none'}. Write it with np.savez(path, x_train=..., ...)."
+                )
+            arrays = [stored[key] for key in KEYS]
+            names = tuple(str(name) for name in stored["class_names"]) if "class_names" in stored.files else None
+    except DatasetError:
+        raise
+    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+        raise DatasetError(f"{path} must be a whole .npz file, but reading it failed: {error}.") from None
+    except ValueError as error:  # what numpy says to objects, which it would have to unpickle
+        raise DatasetError(f"{path} must hold plain arrays of numbers: {error}") from None
+    return data_from_arrays(path.name, arrays, names, source=str(path))
+
+
+def data_from_arrays(
+    name: str, arrays: list[np.ndarray], class_names: tuple[str, ...] | None, *, source: str
+) -> ImageData:
+    """A data set of x_train, y_train, x_test, y_test, after looking at every one of them."""
+    train = _split(arrays[0], arrays[1], f"{source}: x_train", f"{source}: y_train")
+    test = _split(arrays[2], arrays[3], f"{source}: x_test", f"{source}: y_test")
+    if train.images.shape[1:] != test.images.shape[1:] or train.images.dtype != test.images.dtype:
+        raise DatasetError(
+            f"{source}: training and test samples must be alike, got {tuple(train.images.shape[1:])} of "
+            f"{train.images.dtype} and {tuple(test.images.shape[1:])} of {test.images.dtype}."
+        )
+    if len(train) == 0 or len(test) == 0:
+        raise DatasetError(f"{source}: both splits must have samples, got {len(train)} and {len(test)}.")
+    classes = int(max(train.labels.max(), test.labels.max())) + 1
+    if class_names is not None and len(class_names) < classes:
+        raise DatasetError(f"{source}: there must be {classes} class names, got {len(class_names)}.")
+    mean, std = channel_statistics(train.images)
+    # What may be shifted or mirrored without changing its class, only its owner knows.
+    unchanged = Augment(padding=0, flip=False)
+    classes = classes if class_names is None else len(class_names)
+    return ImageData(name, train, test, classes, class_names, mean, std, unchanged)
+
+
+def samples(values: np.ndarray, what: str) -> torch.Tensor:
+    """Samples as a model takes them: uint8 images with their channels first, or float32 of any shape."""
+    if values.ndim < 2 or values.dtype.kind not in "biuf":
+        raise DatasetError(f"{what} must be numbers of shape (n, ...), got {values.dtype} of shape {values.shape}.")
+    is_image = values.dtype == np.uint8 and values.ndim in (3, 4)
+    if is_image and values.ndim == 3:
+        values = values[:, None]
+    elif values.ndim == 4 and values.shape[1] not in _CHANNELS and values.shape[3] in _CHANNELS:
+        values = np.moveaxis(values, 3, 1)
+    if is_image:
+        return torch.from_numpy(np.require(values, requirements=["C", "W"]))
+    numbers = np.require(values, np.float32, ["C", "W"])
+    if not np.isfinite(numbers).all():
+        raise DatasetError(f"{what} must be finite, got NaN or infinity.")
+    return torch.from_numpy(numbers)
+
+
+def _split(values: np.ndarray, labels: np.ndarray, values_name: str, labels_name: str) -> Split:
+    flat = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
+    if flat.ndim != 1 or not np.issubdtype(flat.dtype, np.integer) or (len(flat) and int(flat.min()) < 0):
+        raise DatasetError(
+            f"{labels_name} must be whole numbers from 0, one a sample, got {labels.dtype} of shape {labels.shape}."
+        )
+    if len(flat) != len(values):
+        raise DatasetError(
+            f"{labels_name} must have a label for each of the {len(values):,} samples of x, got {len(flat):,}."
+        )
+    return Split(samples(values, values_name), torch.from_numpy(flat.astype(np.int64)))
