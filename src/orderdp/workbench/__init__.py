@@ -1,0 +1,5 @@
+"""Training, comparing, and what is kept of it."""
+
+from __future__ import annotations
+
+__all__: list[str] = []
