@@ -156,7 +156,8 @@ def test_a_phone_shows_all_of_it_without_scrolling_sideways(browser: Browser, pa
     picture(browser, f"phone-{theme}")
     assert browser.execute_script("return document.documentElement.scrollWidth") <= PHONE[0]
     script = """return [...document.querySelectorAll('body *')]
-        .filter((each) => each.getBoundingClientRect().right > innerWidth + 1).map((each) => each.outerHTML.slice(0, 200))"""
+        .filter((each) => each.getBoundingClientRect().right > innerWidth + 1)
+        .map((each) => each.outerHTML.slice(0, 200))"""
     assert browser.execute_script(script) == []
     widths = {chart.size["width"] for chart in browser.find_elements(By.CSS_SELECTOR, ".chart svg.marks")}
     assert all(300 < width <= PHONE[0] for width in widths)

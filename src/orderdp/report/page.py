@@ -57,8 +57,8 @@ def page(runs: list[Run], directory: str) -> str:
     by_task = tasks(compare(runs))
     shown = [_task(rows, by_task, f"chart-{number}", specs) for number, rows in enumerate(by_task, start=1)]
     scripts = [_inside_script(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")), _asset("page.js")]
-    template = jinja2.Environment(autoescape=True, trim_blocks=True).from_string(_asset("page.html"))
-    return template.render(
+    environment = jinja2.Environment(autoescape=True, trim_blocks=True)
+    return environment.from_string(_asset("page.html")).render(
         title=f"Comparison of {', '.join(dict.fromkeys(task['name'] for task in shown))}",
         directory=directory,
         written=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),

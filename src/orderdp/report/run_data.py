@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import Any
 
+from orderdp.report.run_tables import duration
 from orderdp.report.series import Series
 from orderdp.workbench.reading import Run, seconds_of
 from orderdp.workbench.statistics import Row
 
-__all__ = ["cost_parts", "curves", "diagnostic", "diagnostic_names", "final_points", "usage_shares"]
+__all__ = ["cost_parts", "curves", "diagnostic", "diagnostic_names", "final_points", "time_unit", "usage_shares"]
 
 _BARS = 60
 _PARTS = ("training", "selection", "overhead", "proxy", "evaluation")
@@ -30,7 +31,8 @@ def final_points(rows: Sequence[Row], looks: Looks) -> Numbers:
         spread = row.deviation or 0.0
         asked = "none" if row.prune_ratio is None else f"{100 * row.prune_ratio:g} %"
         numbers = {"x": 100 * row.saved, "y": row.metric, "low": row.metric - spread, "high": row.metric + spread}
-        points.append({**_names(row, looks), **numbers, "asked": asked, "seeds": len(row.runs)})
+        more = {"policy": row.policy, "asked": asked, "deviation": row.deviation, "seeds": len(row.runs)}
+        points.append({**_names(row, looks), **numbers, **more})
     return points
 
 
@@ -45,8 +47,10 @@ def curves(rows: Sequence[Row], looks: Looks, value: Callable[[dict[str, Any]], 
         for epoch, found, seconds in _by_epoch(runs, value):
             mean = statistics.fmean(found)
             spread = statistics.stdev(found) if len(found) > 1 else 0.0
-            numbers = {"y": mean, "low": mean - spread, "high": mean + spread, "seconds": statistics.fmean(seconds)}
-            points.append({**_names(row, looks), "epoch": epoch, **numbers, "seeds": len(found)})
+            spent = statistics.fmean(seconds)
+            numbers = {"y": mean, "low": mean - spread, "high": mean + spread, "seconds": spent}
+            words = {**_names(row, looks), "time": duration(spent)}
+            points.append({**words, "epoch": epoch, **numbers, "seeds": len(found)})
     return points
 
 
@@ -86,8 +90,19 @@ def cost_parts(rows: Sequence[Row], looks: Looks) -> Numbers:
             found = [float((run.summary or {}).get(f"{part}_seconds") or 0.0) for run in row.runs]
             if found and any(found):
                 mean = statistics.fmean(found)
-                points.append({**_names(row, looks), "part": part, "place": place, "seconds": mean})
+                words = {**_names(row, looks), "part": part, "time": duration(mean)}
+                points.append({**words, "place": place, "seconds": mean})
     return points
+
+
+def time_unit(seconds: Iterable[float]) -> tuple[float, str]:
+    """The unit in which the longest of these times reads well, in seconds and by name.
+
+    >>> time_unit([3.0, 600.0])
+    (60.0, 'min')
+    """
+    longest = max(seconds, default=0.0)
+    return (1.0, "s") if longest < 300 else (60.0, "min") if longest < 5 * 3600 else (3600.0, "h")
 
 
 def usage_shares(rows: Sequence[Row], looks: Looks) -> Numbers:

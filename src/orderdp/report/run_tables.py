@@ -22,6 +22,11 @@ class Cell:
     detail: str = ""
     order: float | str | None = None
 
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to show."""
+        return self.text == _NOTHING and not self.detail
+
 
 @dataclass(frozen=True)
 class Column:

@@ -24,7 +24,7 @@ class Series:
     Attributes:
         method: The label without its ratio, which the colour stands for.
         colour: Of the method.
-        ratio: In words, which the dashes stand for.
+        ratio: In words, which the dashes stand for; empty where none was asked for.
         dash: Of the ratio.
     """
 
@@ -44,7 +44,7 @@ def series(rows: Sequence[Row]) -> dict[str, Series]:
         if method not in methods:
             methods[method] = _colour(row.policy, list(methods.values()))
         place = 0 if row.prune_ratio is None else ratios.index(row.prune_ratio)
-        ratio = "none" if row.prune_ratio is None else f"{100 * row.prune_ratio:g} %"
+        ratio = "" if row.prune_ratio is None else f"{100 * row.prune_ratio:g} % left out"
         looks[row.label] = Series(method, methods[method], ratio, tuple(_DASHES[place % len(_DASHES)]))
     return looks
 

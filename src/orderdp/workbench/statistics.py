@@ -73,7 +73,7 @@ class Row:
 
 
 def compare(runs: Iterable[Run]) -> list[Row]:
-    """One row for each setting: full data first, then methods, then the controls; within one, by ratio."""
+    """One row for each setting: full data first, then OrderDP, other methods and the controls; within one, by ratio."""
     groups: dict[str, list[Run]] = {}
     for run in runs:
         groups.setdefault(_setting(run), []).append(run)
@@ -189,7 +189,7 @@ def _counts(run: Run) -> bool:
 
 
 def _place(row: Row) -> tuple[str, int, str, float, str]:
-    rank = {"full": 0, "random": 2, "reduced": 3}.get(row.policy, 1)
+    rank = {"full": 0, "orderdp": 1, "random": 3, "reduced": 4}.get(row.policy, 2)
     return json.dumps(row.task), rank, row.policy, row.prune_ratio or 0.0, row.label
 
 

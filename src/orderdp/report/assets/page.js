@@ -2,9 +2,10 @@
 
 // Charts, in the colours of the day or the night.
 const night = matchMedia("(prefers-color-scheme: dark)");
+const narrow = matchMedia("(max-width: 700px)");
 const specs = JSON.parse(document.getElementById("specs").textContent);
 
-function look() {
+function look(width) {
   const style = getComputedStyle(document.documentElement);
   const [ink, quiet, line] = ["--ink", "--quiet", "--line"].map((name) => style.getPropertyValue(name).trim());
   const font = getComputedStyle(document.body).fontFamily;
@@ -16,22 +17,22 @@ function look() {
       labelColor: quiet, titleColor: quiet, gridColor: line, domainColor: line, tickColor: line,
       titleFontWeight: "normal", labelFontSize: 12, titleFontSize: 12, tickCount: 6,
     },
-    legend: { labelColor: ink, titleColor: quiet, titleFontWeight: "normal", labelFontSize: 12, titleFontSize: 12 },
+    legend: { labelColor: ink, labelFontSize: 12, columns: Math.max(1, Math.floor((width - 60) / 140)) },
   };
 }
 
 const shown = new Map();
 
 function draw() {
-  const options = {
-    ast: true, // expressions are interpreted: the page forbids making code out of text
-    actions: false,
-    renderer: "svg",
-    config: look(),
-    tooltip: { theme: night.matches ? "dark" : "light" },
-  };
   for (const [id, spec] of Object.entries(specs)) {
     const place = document.getElementById(id);
+    const options = {
+      ast: true, // expressions are interpreted: the page forbids making code out of text
+      actions: false,
+      renderer: "svg",
+      config: look(place.clientWidth),
+      tooltip: { theme: night.matches ? "dark" : "light" },
+    };
     shown.get(id)?.finalize();
     vegaEmbed(place, spec, options)
       .then((result) => { shown.set(id, result); place.dataset.drawn = night.matches ? "dark" : "light"; })
@@ -40,6 +41,7 @@ function draw() {
 }
 
 night.addEventListener("change", draw);
+narrow.addEventListener("change", draw);
 draw();
 
 // Tables, sorted by a click or a key on a heading.
