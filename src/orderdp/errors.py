@@ -9,6 +9,7 @@
     ├── FeedbackError (ValueError)       index, losses or scores of a step do not fit together
     │   └── IndexRangeError (IndexError) an index outside the data set
     ├── NonFiniteLossError               NaN or infinite losses, with ``on_nan="raise"``
+    ├── RecordError (ValueError)         a run's records cannot be written, are damaged or not there
     └── StateError (ValueError)          a checkpoint is damaged or belongs to something else
 
     OrderDPWarning (UserWarning)
@@ -33,6 +34,7 @@ __all__ = [
     "OrderDPError",
     "OrderDPWarning",
     "RealRatioWarning",
+    "RecordError",
     "StateError",
     "UnknownSizeError",
     "UnreachableRatioWarning",
@@ -79,6 +81,10 @@ class IndexRangeError(FeedbackError, IndexError):
 
 class NonFiniteLossError(OrderDPError):
     """NaN or infinite losses came back and ``on_nan="raise"`` was asked for."""
+
+
+class RecordError(OrderDPError, ValueError):
+    """The records of a run cannot be written, are damaged, or are not there."""
 
 
 class StateError(OrderDPError, ValueError):

@@ -1,0 +1,74 @@
+"use strict";
+
+// Charts, in the colours of the day or the night.
+const night = matchMedia("(prefers-color-scheme: dark)");
+const narrow = matchMedia("(max-width: 700px)");
+const specs = JSON.parse(document.getElementById("specs").textContent);
+
+function look(width) {
+  const style = getComputedStyle(document.documentElement);
+  const [ink, quiet, line] = ["--ink", "--quiet", "--line"].map((name) => style.getPropertyValue(name).trim());
+  const font = getComputedStyle(document.body).fontFamily;
+  return {
+    background: "transparent",
+    font,
+    view: { stroke: null },
+    axis: {
+      labelColor: quiet, titleColor: quiet, gridColor: line, domainColor: line, tickColor: line,
+      titleFontWeight: "normal", labelFontSize: 12, titleFontSize: 12, tickCount: 6,
+    },
+    legend: { labelColor: ink, labelFontSize: 12, columns: Math.max(1, Math.floor((width - 60) / 140)) },
+  };
+}
+
+const shown = new Map();
+
+function draw() {
+  for (const [id, spec] of Object.entries(specs)) {
+    const place = document.getElementById(id);
+    const options = {
+      ast: true, // expressions are interpreted: the page forbids making code out of text
+      actions: false,
+      renderer: "svg",
+      config: look(place.clientWidth),
+      tooltip: { theme: night.matches ? "dark" : "light" },
+    };
+    shown.get(id)?.finalize();
+    vegaEmbed(place, spec, options)
+      .then((result) => { shown.set(id, result); place.dataset.drawn = night.matches ? "dark" : "light"; })
+      .catch((error) => { place.textContent = "This chart could not be drawn: " + error.message; console.error(error); });
+  }
+}
+
+night.addEventListener("change", draw);
+narrow.addEventListener("change", draw);
+draw();
+
+// Tables, sorted by a click or a key on a heading.
+const worth = (row, column) => {
+  const text = row.cells[column].dataset.order;
+  return { text, number: text === "" ? NaN : Number(text) };
+};
+
+function inOrder(a, b, down) {
+  if ((a.text === "") !== (b.text === "")) return a.text === "" ? 1 : -1; // what is missing comes last either way
+  const both = !Number.isNaN(a.number) && !Number.isNaN(b.number);
+  const order = both ? a.number - b.number : a.text.localeCompare(b.text, "en", { numeric: true });
+  return down ? -order : order;
+}
+
+for (const table of document.querySelectorAll("table.results")) {
+  const headings = [...table.tHead.rows[0].cells];
+  headings.forEach((heading, column) => {
+    heading.querySelector("button").addEventListener("click", () => {
+      const numeric = heading.classList.contains("number");
+      const before = heading.getAttribute("aria-sort");
+      const down = before === "none" ? numeric : before === "ascending"; // of numbers, the largest first
+      headings.forEach((other) => other.setAttribute("aria-sort", "none"));
+      heading.setAttribute("aria-sort", down ? "descending" : "ascending");
+      const rows = [...table.tBodies[0].rows];
+      rows.sort((a, b) => inOrder(worth(a, column), worth(b, column), down));
+      table.tBodies[0].append(...rows);
+    });
+  });
+}

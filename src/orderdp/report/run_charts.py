@@ -1,0 +1,198 @@
+"""Charts of a comparison. Altair describes them; a browser or vl-convert draws them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from orderdp.report import run_data
+from orderdp.report.chart_parts import colour, dashes, legend, tip
+from orderdp.report.charts import altair
+from orderdp.report.series import Series, series
+from orderdp.workbench.statistics import Row
+
+__all__ = ["Chart", "charts"]
+
+_HEIGHT = 300
+_CROWDED = 12
+_PART_COLOURS = {
+    "training": "#4477aa",
+    "selection": "#e0606f",
+    "overhead": "#c0a92c",
+    "proxy": "#9a55a8",
+    "evaluation": "#9a9a9a",
+}
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A chart with its words; without anything to show, `chart` is None and `text` says why.
+
+    Attributes:
+        name: Good for a file name.
+        title: Shown above it.
+        text: What it shows, in a sentence.
+        chart: Altair's.
+    """
+
+    name: str
+    title: str
+    text: str
+    chart: Any
+
+
+def charts(rows: Sequence[Row], width: int | str = 640) -> list[Chart]:
+    """All charts of one task.
+
+    Args:
+        rows: The comparison.
+        width: In pixels, or "container" for as wide as the page has room.
+    """
+    return [_sized(chart, width) for chart in _all(rows, series(rows))]
+
+
+def _sized(chart: Chart, width: int | str) -> Chart:
+    if chart.chart is None:
+        return chart
+    fit = altair().AutoSizeParams(type="fit-x", contains="padding")
+    sized = chart.chart.properties(width=width, autosize=fit)
+    if isinstance(width, int):  # the page counts its columns itself, as wide as it happens to be
+        sized = sized.configurelegend(columns=max(1, width // 140))
+    return replace(chart, chart=sized)
+
+
+def _all(rows: Sequence[Row], looks: dict[str, Series]) -> Iterator[Chart]:
+    points = run_data.final_points(rows, looks)
+    yield _chart("accuracy", "Accuracy against what is left out", _ACCURACY, _accuracy, points, looks)
+    learning = run_data.curves(rows, looks, lambda epoch: epoch.get("metric"))
+    unit, unit_name = run_data.time_unit(point["seconds"] for point in learning)
+    learning = [{**point, "spent": point["seconds"] / unit} for point in learning]
+    yield _chart("time-to-accuracy", "Time to accuracy", _TIME, _time_to, learning, looks, unit_name)
+    yield _chart("learning-curves", "Learning curves", _LEARNING, _learning, learning, looks)
+    yield _chart("cost", "Where the time goes", _COST, _cost, run_data.cost_parts(rows, looks), looks)
+    yield _chart("usage", "How often samples are used", _USAGE, _usage, run_data.usage_shares(rows, looks), looks)
+    for place, name in enumerate(run_data.diagnostic_names(rows), start=1):
+        found = run_data.curves(rows, looks, run_data.diagnostic(name))
+        title = name.replace("_", " ")
+        file_name = f"diagnostic-{place}-" + re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+        yield _chart(file_name, title[:1].upper() + title[1:], _DIAGNOSTIC, _diagnostic, found, looks, title)
+
+
+_ACCURACY = "Final accuracy, mean and standard deviation over seeds; the dashed line is full data."
+_TIME = "Accuracy over the time spent on training, selection and overhead; evaluation is not counted."
+_LEARNING = "Test accuracy after each epoch, mean and standard deviation over seeds. The steep beginning is cut off."
+_COST = "Mean over seeds, per run."
+_USAGE = "Share of the samples that were trained on so many times. Full data uses each one once an epoch."
+_DIAGNOSTIC = "Mean and standard deviation over seeds."
+
+
+def _chart(name: str, title: str, text: str, draw: Any, numbers: run_data.Numbers, *rest: Any) -> Chart:
+    if not numbers:
+        return Chart(name, title, "Nothing was recorded for this chart.", None)
+    return Chart(name, title, text, draw(numbers, *rest))
+
+
+def _accuracy(points: run_data.Numbers, looks: dict[str, Series]) -> Any:
+    alt = altair()
+    by_method, pick, opacity = colour(points, looks)
+    x = alt.X("x:Q", title="samples really left out (%)", scale=alt.Scale(nice=False, padding=15))
+    y = alt.Y("y:Q", title="accuracy (%)", scale=alt.Scale(zero=False, padding=12))
+    tooltip = [tip("label:N", "method"), tip("y:Q", "accuracy (%)", ".2f"), tip("x:Q", "left out (%)", ".1f")]
+    tooltip += [tip("asked:N", "asked for"), tip("deviation:Q", "deviation", ".2f"), tip("seeds:Q", "seeds")]
+    methods = list(dict.fromkeys(point["method"] for point in points))
+    reference = alt.Chart(alt.Data(values=[point for point in points if point["policy"] == "full"][:1]))
+    layers = [reference.mark_rule(strokeDash=[5, 4], color="#808080").encode(y=y)]
+    for place, method in enumerate(methods):
+        aside = 4 * (place - len(methods) // 2) if place else 0  # or bars at the same ratio would hide each other
+        data = alt.Data(values=[point for point in points if point["method"] == method])
+        base = alt.Chart(data).encode(x=x, color=by_method, opacity=opacity)
+        layers.append(base.mark_line(strokeWidth=1.5, xOffset=aside).encode(y=y))
+        layers.append(base.mark_rule(strokeWidth=2, xOffset=aside).encode(y=alt.Y("low:Q"), y2="high:Q"))
+        layers.append(base.mark_point(filled=True, size=90, xOffset=aside).encode(y=y, tooltip=tooltip))
+    layers[-1] = layers[-1].add_params(pick)
+    return alt.layer(*layers, height=_HEIGHT)
+
+
+def _time_to(points: run_data.Numbers, looks: dict[str, Series], unit: str) -> Any:
+    alt = altair()
+    x = alt.X("spent:Q", title=f"training time so far ({unit})", scale=alt.Scale(nice=False))
+    line, dots, _ = _curves(points, looks, x, alt.Y("y:Q", title="accuracy (%)", scale=_from_first_quarter(points)))
+    return alt.layer(line, dots, height=_HEIGHT)
+
+
+def _learning(points: run_data.Numbers, looks: dict[str, Series]) -> Any:
+    return _over_epochs(points, looks, "accuracy (%)", _from_first_quarter(points))
+
+
+def _diagnostic(points: run_data.Numbers, looks: dict[str, Series], title: str) -> Any:
+    return _over_epochs(points, looks, title, altair().Scale(zero=False))
+
+
+def _over_epochs(points: run_data.Numbers, looks: dict[str, Series], title: str, scale: Any) -> Any:
+    alt = altair()
+    x = alt.X("epoch:Q", title="epoch", axis=alt.Axis(tickMinStep=1), scale=alt.Scale(nice=False))
+    line, dots, base = _curves(points, looks, x, alt.Y("y:Q", title=title, scale=scale))
+    band = base.mark_area(fillOpacity=0.13, clip=True).encode(y=alt.Y("low:Q", title=title), y2="high:Q")
+    with_spread = any(point["seeds"] > 1 for point in points)
+    return alt.layer(*([band] if with_spread else []), line, dots, height=_HEIGHT)
+
+
+def _curves(points: run_data.Numbers, looks: dict[str, Series], x: Any, y: Any) -> tuple[Any, Any, Any]:
+    """Lines, dots that tell their numbers, and what both are made from."""
+    alt = altair()
+    by_method, pick, opacity = colour(points, looks)
+    base = alt.Chart(alt.Data(values=points)).encode(x=x, color=by_method, detail="label:N", opacity=opacity)
+    tooltip = [tip("label:N", "method"), tip("epoch:Q", "epoch"), tip("y:Q", "value", ".4~g")]
+    tooltip += [tip("time:N", "time so far"), tip("seeds:Q", "seeds")]
+    line = base.mark_line(strokeWidth=2, clip=True).encode(y=y, **dashes(points, looks))
+    dots = base.mark_point(filled=True, size=45, clip=True, fillOpacity=0.0 if _crowded(points, "epoch") else 1.0)
+    return line, dots.encode(y=y, tooltip=tooltip).add_params(pick), base
+
+
+def _crowded(points: run_data.Numbers, field: str) -> bool:
+    """Whether dots would hide the lines; then they are there to be pointed at, unseen."""
+    return len({point[field] for point in points}) > _CROWDED
+
+
+def _from_first_quarter(points: run_data.Numbers) -> Any:
+    """A scale that starts where the curves are after a quarter of the epochs, or their ends could not be told apart."""
+    last = max(point["epoch"] for point in points)
+    later = [point for point in points if point["epoch"] > last / 4]
+    low, high = min(point["low"] for point in later), max(point["high"] for point in later)
+    margin = 0.05 * (high - low) or 0.5
+    return altair().Scale(domain=[low - margin, high + margin], zero=False, nice=True)
+
+
+def _cost(points: run_data.Numbers, looks: dict[str, Series]) -> Any:
+    alt = altair()
+    parts = [part for part in _PART_COLOURS if any(point["part"] == part for point in points)]
+    scale = alt.Scale(domain=parts, range=[_PART_COLOURS[part] for part in parts])
+    labels = list(dict.fromkeys(point["label"] for point in points))
+    unit, name = run_data.time_unit(point["seconds"] for point in points)
+    values = [{**point, "spent": point["seconds"] / unit} for point in points]
+    chart = alt.Chart(alt.Data(values=values), height=alt.Step(24)).mark_bar()
+    return chart.encode(
+        x=alt.X("spent:Q", title=f"time of a run ({name})", stack="zero"),
+        y=alt.Y("label:N", title=None, sort=labels, axis=alt.Axis(labelLimit=160)),
+        color=alt.Color("part:N", title=None, scale=scale, legend=legend()),
+        order=alt.Order("place:Q"),
+        tooltip=[tip("label:N", "method"), tip("part:N", "part"), tip("time:N", "time")],
+    )
+
+
+def _usage(points: run_data.Numbers, looks: dict[str, Series]) -> Any:
+    alt = altair()
+    by_method, pick, opacity = colour(points, looks)
+    base = alt.Chart(alt.Data(values=points)).encode(
+        x=alt.X("x:Q", title="times trained on", axis=alt.Axis(tickMinStep=1), scale=alt.Scale(nice=False)),
+        y=alt.Y("y:Q", title="share of the samples (%)"),
+        color=by_method,
+        detail="label:N",
+        opacity=opacity,
+    )
+    tooltip = [tip("label:N", "method"), tip("times:N", "times trained on"), tip("y:Q", "samples (%)", ".2f")]
+    line = base.mark_line(interpolate="step", strokeWidth=2).encode(**dashes(points, looks))
+    dots = base.mark_point(filled=True, size=45, fillOpacity=0.0 if _crowded(points, "x") else 1.0)
+    return alt.layer(line, dots.encode(tooltip=tooltip).add_params(pick), height=_HEIGHT)

@@ -1,0 +1,83 @@
+"""What else there is to say about runs: which task they belong to, which do not count, how they were started."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from orderdp.workbench.reading import Run
+from orderdp.workbench.statistics import Row
+
+__all__ = ["commands", "counted_out", "run_list", "shared_settings", "task_name", "tasks"]
+
+
+def tasks(rows: Sequence[Row]) -> list[list[Row]]:
+    """The rows, those of each task together."""
+    found: dict[Any, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row.task, []).append(row)
+    return list(found.values())
+
+
+def task_name(rows: Sequence[Row], all_tasks: Sequence[Sequence[Row]]) -> str:
+    """Data and model, and whatever else tells the task from the others."""
+    task = dict(rows[0].task)
+    others = [dict(other[0].task) for other in all_tasks]
+    name = ", ".join(str(task[field]) for field in ("data", "model") if task.get(field) is not None)
+    special = [f"{field} {task[field]}" for field in task if any(other[field] != task[field] for other in others)]
+    return ", ".join([name or "runs", *[part for part in special if part.split()[0] not in ("data", "model")]])
+
+
+def counted_out(rows: Sequence[Row]) -> list[dict[str, str]]:
+    """Runs that failed or have no end, said plainly."""
+    result = []
+    for row in rows:
+        for run in row.failed:
+            reason = run.reason if run.failed else "no final metric was recorded"
+            result.append({"state": "Failed", "text": f"{row.label}, seed {run.seed}: {reason}", "id": run.id})
+        for run in row.unfinished:
+            result.append(
+                {"state": "Unfinished", "text": f"{row.label}, seed {run.seed}: {_reached(run)}", "id": run.id}
+            )
+    return result
+
+
+def _reached(run: Run) -> str:
+    planned = run.config.get("epochs")
+    return f"{len(run.epochs)} of {planned} epochs" if planned else f"{len(run.epochs)} epochs"
+
+
+def commands(runs: Sequence[Run]) -> list[str]:
+    """What was typed, each once."""
+    return list(dict.fromkeys(run.command for run in runs if run.command))
+
+
+def shared_settings(runs: Sequence[Run]) -> list[tuple[str, str]]:
+    """Settings, versions and host, as far as all runs agree."""
+    facts = [_facts(run) for run in runs]
+    return [(name, value) for name, value in facts[0].items() if all(fact.get(name) == value for fact in facts)]
+
+
+def run_list(runs: Sequence[Run]) -> list[dict[str, str]]:
+    """Each run with whatever it does not share with all others."""
+    shared = dict(shared_settings(runs))
+    return [
+        {
+            "id": run.id,
+            "state": "done" if run.done else "failed" if run.failed else "unfinished",
+            "special": ", ".join(f"{name} {value}" for name, value in _facts(run).items() if name not in shared),
+        }
+        for run in runs
+    ]
+
+
+def _facts(run: Run) -> dict[str, str]:
+    """Everything that was recorded about how a run was made, flat."""
+    versions = {f"{name} version": value for name, value in run.versions.items()}
+    facts = {**run.config, **versions, **run.host, "started": run.started}
+    return {name.replace("_", " "): _text(value) for name, value in facts.items() if value not in (None, {}, [])}
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,1 @@
+"""Tests that need a browser; `make test-browser` runs them."""
