@@ -57,7 +57,8 @@ class ImageTask:
         settings = self.settings
         shape = tuple(self.data.train.images.shape[1:])
         model = build_model(settings.model, shape=shape, classes=self.data.classes, seed=seed, width=settings.width)
-        return model.to(self.device, memory_format=self._memory_format)
+        moved: nn.Module = model.to(self.device).to(memory_format=self._memory_format)  # type: ignore[call-overload]
+        return moved
 
     def batches(self, pruner: Pruner, batch_size: int, seed: int) -> Iterator[tuple[torch.Tensor, Any]]:
         """What is left of the epoch; the pictures depend on (seed, epoch, index) alone."""
@@ -108,7 +109,8 @@ class ImageTask:
     def metric(self, model: nn.Module, batch: Any) -> torch.Tensor:
         """1 where the largest logit is that of the right class."""
         images, targets = batch
-        return (model(images).argmax(1) == targets).float()
+        right: torch.Tensor = model(images).argmax(1) == targets
+        return right.float()
 
     def _placed(self, images: torch.Tensor) -> torch.Tensor:
         if images.ndim == 4:

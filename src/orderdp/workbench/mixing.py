@@ -53,9 +53,7 @@ def mixed_losses(
     label alone: what the partner happened to be says nothing about the sample.
     """
     own = F.cross_entropy(logits, targets, reduction="none", label_smoothing=label_smoothing)
-    other = F.cross_entropy(
-        logits, targets[mixture.partner], reduction="none", label_smoothing=label_smoothing
-    )
+    other = F.cross_entropy(logits, targets[mixture.partner], reduction="none", label_smoothing=label_smoothing)
     return own * mixture.share + other * (1 - mixture.share), own.detach()
 
 

@@ -44,7 +44,9 @@ class CompactCNN(nn.Module):
     def __init__(self, shape: Sequence[int], classes: int, *, width: int = 16) -> None:
         super().__init__()
         if len(shape) != 3:
-            raise ConfigError(f"this model needs images (channels, height, width), got samples of shape {tuple(shape)}.")
+            raise ConfigError(
+                f"this model needs images (channels, height, width), got samples of shape {tuple(shape)}."
+            )
         self.stem = _convolution(shape[0], width)
         self.stages = nn.Sequential(
             _convolution(width, 2 * width),

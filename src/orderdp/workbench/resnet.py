@@ -28,7 +28,9 @@ class ResNet(nn.Module):
     ) -> None:
         super().__init__()
         if len(shape) != 3:
-            raise ConfigError(f"this model needs images (channels, height, width), got samples of shape {tuple(shape)}.")
+            raise ConfigError(
+                f"this model needs images (channels, height, width), got samples of shape {tuple(shape)}."
+            )
         self.stem = nn.Sequential(*_convolution(shape[0], width, 3), nn.ReLU(inplace=True))
         block = _Bottleneck if bottleneck else _Basic
         channels, stages = width, []

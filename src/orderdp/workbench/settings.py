@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -140,7 +141,9 @@ class Settings:
         own = self.as_dict()
         names = [*own, *(name for name in other if name not in own)]
         return [
-            f"{name}: was {other.get(name)!r}, is {own.get(name)!r}" for name in names if own.get(name) != other.get(name)
+            f"{name}: was {other.get(name)!r}, is {own.get(name)!r}"
+            for name in names
+            if own.get(name) != other.get(name)
         ]
 
 
@@ -194,10 +197,10 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 def read_config(path: Path) -> dict[str, Any]:
     """The settings in a TOML file, and those of the preset it names."""
-    try:
+    if sys.version_info >= (3, 11):
         import tomllib
-    except ImportError:  # Python 3.10
-        import tomli as tomllib  # type: ignore[import-not-found, no-redef, unused-ignore]
+    else:
+        import tomli as tomllib
     try:
         values: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

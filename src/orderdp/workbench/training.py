@@ -25,12 +25,12 @@ from orderdp.workbench.settings import CONTROLS, Settings
 from orderdp.workbench.stopwatch import PARTS, Stopwatch
 from orderdp.workbench.task import Losses, Task, task_batches
 
-__all__ = ["Diverged", "Training", "policy_of"]
+__all__ = ["DivergedError", "Training", "policy_of"]
 
 _CHECKPOINT = "checkpoint.pt"
 
 
-class Diverged(Exception):
+class DivergedError(Exception):
     """The loss is no number any more; the run is over."""
 
 
@@ -123,7 +123,7 @@ class Training:
             try:
                 while self._pruner.epoch < self.settings.epochs_run:
                     self._train_epoch()
-            except (Diverged, NonFiniteLossError) as error:
+            except (DivergedError, NonFiniteLossError) as error:
                 return self._finish("failed", str(error))
             except KeyboardInterrupt:
                 self._save()
@@ -164,10 +164,10 @@ class Training:
                 found = self._task.losses(self._model, batch)
             found = found if isinstance(found, Losses) else Losses(found)
             forward = time.perf_counter() - begun - (getattr(self._task, "index_seconds", 0.0) - waited)
-            told = {name: found.told[name] for name in self._pruner.update_arguments}
+            told: dict[str, Any] = {name: found.told[name] for name in self._pruner.update_arguments}
             loss = self._pruner.update(index, found.losses.float(), found.scores, **told)
             begun = time.perf_counter()
-            self._scaler.scale(loss / parts if parts > 1 else loss).backward()
+            self._scaler.scale(loss / parts if parts > 1 else loss).backward()  # type: ignore[no-untyped-call]
             if part == parts - 1:
                 self._optimiser_step(scale)
             self._watch_time.seconds["training"] += forward + time.perf_counter() - begun
@@ -196,7 +196,7 @@ class Training:
     def _end_epoch(self, number: int) -> None:
         loss = (self._loss_sum / max(1, self._loss_count)).item()
         if not math.isfinite(loss):
-            raise Diverged(f"the loss became {loss} in epoch {number}")
+            raise DivergedError(f"the loss became {loss} in epoch {number}")
         last = number == self.settings.epochs_run
         metric = None
         if last or number % self.settings.evaluate_every == 0:
@@ -243,22 +243,22 @@ class Training:
     def _record_epoch(self, number: int, loss: float, metric: float | None) -> None:
         report = self._pruner.report()
         samples, seconds = self._epoch_start
-        with_overhead = self._watch_time.since(seconds)
-        # The epoch is still running: what it has not claimed by now is its overhead.
+        told: dict[str, Any] = {name: report[name] for name in ("saved", "nominal_saved", "coverage", "staleness")}
+        told.update(self._watch_time.since(seconds))
         self._log.epoch(
             epoch=number,
             samples=self._samples - samples,
             loss=loss,
             metric=metric,
             lr=self._optimiser.param_groups[0]["lr"],
-            **with_overhead,
-            **{name: report[name] for name in ("saved", "nominal_saved", "coverage", "staleness")},
+            **told,
         )
 
     def _finish(self, status: str, reason: str | None) -> dict[str, Any]:
         seconds = self._watch_time.seconds
         full = self.settings.epochs * self._pruner.n
         cost = sum(seconds[part] for part in PARTS if part != "evaluation")
+        parts: dict[str, Any] = {f"{part}_seconds": seconds[part] for part in PARTS}
         self._log.summary(
             status,
             reason=reason,
@@ -269,7 +269,7 @@ class Training:
             node_hours=cost / 3600,
             usage=torch.bincount(self._pruner.usage).tolist(),
             metric_name=getattr(self._task, "metric_name", "accuracy"),
-            **{f"{part}_seconds": seconds[part] for part in PARTS},
+            **parts,
         )
         (self.folder / _CHECKPOINT).unlink(missing_ok=True)  # a finished run needs none, and a grid of them much room
         if status == "done":

@@ -1,0 +1,145 @@
+"""``orderdp compare``."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from orderdp.commands.run_options import add_run_options, place_of, settings_of
+from orderdp.commands.saying import say
+from orderdp.errors import ConfigError
+
+if TYPE_CHECKING:
+    from orderdp.workbench.comparing import Place
+    from orderdp.workbench.records import Run
+    from orderdp.workbench.settings import Settings
+
+__all__ = ["DESCRIPTION", "NAME", "SUMMARY", "add", "run"]
+
+NAME = "compare"
+SUMMARY = "compare policies fairly, and write a page with the answer"
+DESCRIPTION = """Runs every policy at every prune ratio with every seed, beside the controls: full data, full data
+for as few epochs as the pruned runs cost, and a random share each epoch. Then writes a page: what holds, and what is
+saved.
+
+examples:
+  orderdp compare --data digits --model mlp --prune-ratios 0.3,0.5 --out results
+  orderdp compare --data fashion-mnist --preset cpu --policies orderdp,infobatch,ucb --prune-ratios 0.3,0.5,0.7 \\
+      --seeds 0,1,2,3,4 --jobs 2 --out results
+  orderdp compare --data digits --model mlp --prune-ratios 0.5 --out results \\
+      --policies 'orderdp;orderdp:select={"name":"mixed","top":0.9,"uniform":0.1}'
+  orderdp compare --task examples/own_task.py:make --prune-ratios 0.4 --out results
+  orderdp compare --data digits --model mlp --policies orderdp --find-lossless --out results
+
+Started again with the same command it goes on where it was, after Ctrl-C or a kill; finished runs are not repeated.
+Policies, ratios and seeds can be added later. Policies are separated by commas, or by semicolons where their
+parameters have commas.
+"""
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """What it takes."""
+    parser.add_argument(
+        "--policies",
+        default="full,reduced,random,infobatch,orderdp",
+        metavar="P,P",
+        help="which (default: the main five)",
+    )
+    parser.add_argument("--prune-ratios", default="0.3,0.5,0.7", metavar="R,R", help="which (default: 0.3,0.5,0.7)")
+    parser.add_argument("--seeds", default="0,1,2", metavar="S,S", help="which (default: 0,1,2)")
+    parser.add_argument("--no-controls", action="store_true", help="run only the policies that are named")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at a time (default: 1)")
+    parser.add_argument(
+        "--find-lossless", action="store_true", help="search the largest ratio of each policy without measurable loss"
+    )
+    parser.add_argument("--resolution", type=float, default=0.05, metavar="R", help="of that search (default: 0.05)")
+    add_run_options(parser)
+
+
+def run(options: argparse.Namespace) -> None:
+    """What it does."""
+    from orderdp.workbench.comparing import remember_settings
+    from orderdp.workbench.grid import grid, parse_contender
+    from orderdp.workbench.running import check
+
+    separator = ";" if ";" in options.policies else ","
+    contenders = [parse_contender(text) for text in options.policies.split(separator) if text.strip()]
+    seeds = _numbers(options.seeds, int, "--seeds")
+    ratios = _numbers(options.prune_ratios, float, "--prune-ratios")
+    if options.jobs < 1:
+        raise ConfigError(f"--jobs must be at least 1, got {options.jobs}.")
+    base = settings_of(options, policy="full", prune_ratio=None)
+    runs = grid(base, contenders, ratios, seeds, controls=not options.no_controls)
+    for settings in runs:
+        check(settings)
+    remember_settings(base, options.out)
+    place = place_of(options)
+    try:
+        if options.find_lossless:
+            _search(
+                base, [entry for entry in contenders if entry.policy not in ("full", "reduced")], seeds, place, options
+            )
+        else:
+            _train(runs, place, options)
+    except KeyboardInterrupt:
+        say(f"Interrupted; saved. Go on with: {place.command}")
+        raise
+    _report(options)
+
+
+def _train(runs: list[Settings], place: Place, options: argparse.Namespace) -> list[Run]:
+    from orderdp.workbench.comparing import compare_all, finished
+    from orderdp.workbench.progress import show_progress
+    from orderdp.workbench.records import read_run
+
+    done = sum(finished(place.out, settings) is not None for settings in runs)
+    if done and not options.quiet:
+        say(f"{done} of {len(runs)} runs are finished already.")
+    if done < len(runs):
+        with show_progress(len(runs), done, quiet=options.quiet, say=say) as progress:
+            for settings, summary in compare_all(runs, place, jobs=options.jobs, watch=progress.watch):
+                progress.ended(settings, summary)
+    return [read_run(place.out / "runs" / settings.run_id) for settings in runs]
+
+
+def _search(base: Settings, contenders: list[Any], seeds: list[int], place: Place, options: argparse.Namespace) -> None:
+    from orderdp.workbench.lossless import find_lossless
+
+    for contender in contenders:
+        best = None
+        for probe in find_lossless(
+            base, contender, seeds, lambda runs: _train(runs, place, options), resolution=options.resolution
+        ):
+            say(f"{probe.row.label}: {probe.row.verdict}")
+            best = probe if probe.lossless else best
+        if best is None:
+            say(f"{contender.policy}: a loss was measured at every ratio that was tried.")
+        else:
+            say(f"{contender.policy}: {best.prune_ratio:.0%} is the largest ratio without one ({best.row.verdict}).")
+
+
+def _report(options: argparse.Namespace) -> None:
+    from orderdp.report.command import report_command
+    from orderdp.report.run_facts import task_name, tasks
+    from orderdp.report.run_tables import COLUMNS
+    from orderdp.report.tables import show
+    from orderdp.workbench.records import read_runs
+    from orderdp.workbench.statistics import compare
+
+    by_task = tasks(compare(read_runs(options.out)))
+    for rows in by_task:
+        cells = [[column.cell(row) for column in COLUMNS] for row in rows]
+        used = [place for place in range(len(COLUMNS)) if not all(line[place].empty for line in cells)]
+        lines = [[line[place].text for place in used] for line in cells]  # the page has room for intervals, too
+        show(task_name(rows, by_task), [COLUMNS[place].title for place in used], lines)
+    try:
+        report_command(options.out, say=say)
+    except ConfigError as error:  # the page needs an extra; the table does not
+        say(f"No page was written: {error}")
+
+
+def _numbers(text: str, kind: type, option: str) -> list[Any]:
+    try:
+        return [kind(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        raise ConfigError(f"{option} must be numbers separated by commas, got {text!r}.") from None

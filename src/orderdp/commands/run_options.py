@@ -1,0 +1,103 @@
+"""What ``train`` and ``compare`` have in common: the settings of a run, from preset, file and command line."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from orderdp.workbench.comparing import Place
+    from orderdp.workbench.settings import Settings
+
+__all__ = ["add_run_options", "command_line", "place_of", "settings_of"]
+
+_NUMBERS: dict[str, tuple[type, str, str]] = {
+    "epochs": (int, "N", "epochs of full data (default 10)"),
+    "batch_size": (int, "N", "samples a batch (default 128)"),
+    "width": (int, "N", "channels of the first layer, for models that have a width"),
+    "lr": (float, "X", "largest learning rate (default 0.1)"),
+    "momentum": (float, "X", "of SGD and LARS (default 0.9)"),
+    "weight_decay": (float, "X", "weight decay (default 0.0005)"),
+    "label_smoothing": (float, "X", "share of the target spread over all classes (default 0)"),
+    "mixup": (float, "ALPHA", "blend images in pairs; the score stays each sample's own"),
+    "cutmix": (float, "ALPHA", "paste a part of another image"),
+    "accumulate": (int, "N", "batches a step (default 1)"),
+    "evaluate_every": (int, "N", "epochs between tests (default 1)"),
+}
+_SWITCHES = {
+    "nesterov": "SGD that looks ahead",
+    "average": "test the average of the iterates, weighted by the learning rate",
+    "amp": "mixed precision",
+    "channels_last": "store images with their channels last",
+    "compile": "compile the model",
+}
+
+
+def add_run_options(parser: argparse.ArgumentParser) -> None:
+    """The options of both commands. What is not given stays out, so that preset and file can say it."""
+    unset = argparse.SUPPRESS
+    what = parser.add_argument_group("what is trained")
+    what.add_argument("--data", default=unset, metavar="D", help="name or path, with modifiers: see orderdp data")
+    what.add_argument(
+        "--model", default=unset, metavar="M", help="mlp, cnn, resnet18, resnet50, timm:NAME, module:factory"
+    )
+    what.add_argument(
+        "--task", default=unset, metavar="MODULE:FACTORY", help="data, model, loss and metric of your own"
+    )
+    how = parser.add_argument_group("how it is trained")
+    how.add_argument("--preset", metavar="P", help="named settings to start from: cpu, paper-cifar-resnet18, ...")
+    how.add_argument("--config", type=Path, metavar="FILE", help="settings as TOML; the command line goes before it")
+    how.add_argument("--optimiser", default=unset, metavar="O", help="sgd, adamw, lars or lamb (default sgd)")
+    how.add_argument(
+        "--schedule", default=unset, metavar="S", help="onecycle, cosine, step or constant (default onecycle)"
+    )
+    for name, (kind, metavar, text) in _NUMBERS.items():
+        how.add_argument(f"--{name.replace('_', '-')}", type=kind, default=unset, metavar=metavar, help=text)
+    for name, text in _SWITCHES.items():
+        how.add_argument(f"--{name.replace('_', '-')}", action="store_true", default=unset, help=text)
+    how.add_argument("--no-augment", dest="augment", action="store_false", default=unset, help="images as they are")
+    where = parser.add_argument_group("where")
+    where.add_argument(
+        "--out", type=Path, required=True, metavar="DIR", help="folder for records, checkpoints, the page"
+    )
+    where.add_argument("--data-dir", type=Path, metavar="DIR", help="where data are looked for first")
+    where.add_argument(
+        "--device", default="auto", metavar="NAME", help="cpu, cuda, ... (default: a card if there is one)"
+    )
+    where.add_argument("--threads", type=int, metavar="N", help="of torch, in each process")
+    where.add_argument(
+        "--checkpoint-seconds", type=float, default=30.0, metavar="S", help="time between checkpoints (default 30)"
+    )
+    where.add_argument("--quiet", action="store_true", help="no progress")
+
+
+def settings_of(options: argparse.Namespace, **own: Any) -> Settings:
+    """The settings: those of the preset, then of the file, then of the command line."""
+    from orderdp.workbench.settings import Settings, preset_values, read_config
+
+    names = {"data", "model", "task", "optimiser", "schedule", "augment", *_NUMBERS, *_SWITCHES}
+    given = {name: value for name, value in vars(options).items() if name in names}
+    from_file = {} if options.config is None else read_config(options.config)
+    return Settings.from_dict({**preset_values(options.preset), **from_file, **given, **own})
+
+
+def place_of(options: argparse.Namespace) -> Place:
+    """Where and how to run."""
+    from orderdp.workbench.comparing import Place
+
+    return Place(
+        options.out,
+        data_dir=options.data_dir,
+        device=options.device,
+        checkpoint_seconds=options.checkpoint_seconds,
+        command=command_line(),
+        threads=options.threads,
+    )
+
+
+def command_line() -> str:
+    """What was typed."""
+    return shlex.join(["orderdp", *sys.argv[1:]])

@@ -1,0 +1,148 @@
+"""A grid of runs, gone through one by one or several at a time, killed and started again at will."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from orderdp.errors import ConfigError, RecordError
+from orderdp.workbench.records import Run, read_run
+from orderdp.workbench.running import Runner, make_folder
+from orderdp.workbench.settings import Settings
+
+__all__ = ["Place", "compare_all", "finished", "remember_settings"]
+
+_SETTINGS_FILE = "settings.json"
+_FREE = ("policy", "policy_parameters", "prune_ratio", "seed")  # what a grid varies
+
+
+class Place(NamedTuple):
+    """Where and how the runs of a grid are run."""
+
+    out: Path
+    data_dir: Path | None = None
+    device: str = "auto"
+    checkpoint_seconds: float = 30.0
+    command: str | None = None
+    threads: int | None = None
+
+    def runner(self) -> Runner:
+        """Who runs them."""
+        if self.threads is not None:
+            import torch
+
+            torch.set_num_threads(self.threads)
+        return Runner(
+            self.out,
+            data_dir=self.data_dir,
+            device=self.device,
+            checkpoint_seconds=self.checkpoint_seconds,
+            command=self.command,
+        )
+
+
+def remember_settings(base: Settings, out: Path) -> None:
+    """Writes down what all runs of the folder have in common, or refuses where it was something else.
+
+    Policies, ratios and seeds may be added to a comparison; anything else would set runs against each other that
+    are not alike.
+    """
+    make_folder(out)
+    path = out / _SETTINGS_FILE
+    common = {name: value for name, value in base.as_dict().items() if name not in _FREE}
+    if path.exists():
+        try:
+            before = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError:
+            raise RecordError(f"{str(path)!r} is damaged. Remove it if the settings have not changed.") from None
+        changed = [
+            f"{name}: was {before.get(name)!r}, is {common.get(name)!r}"
+            for name in sorted({*before, *common})
+            if before.get(name) != common.get(name)
+        ]
+        if changed:
+            raise ConfigError(
+                f"{str(out)!r} holds runs with other settings: {'; '.join(changed)}. "
+                "Go on with the settings they had, or use another --out."
+            )
+        return
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(common, indent=2) + "\n", encoding="utf-8")
+    temporary.replace(path)
+
+
+def finished(out: Path, settings: Settings) -> Run | None:
+    """The records of a run that has come to its end, well or not; None for any other."""
+    folder = out / "runs" / settings.run_id
+    if not (folder / "records.jsonl").exists():
+        return None
+    run = read_run(folder)
+    return run if run.summary is not None else None
+
+
+def compare_all(
+    runs: Sequence[Settings],
+    place: Place,
+    *,
+    jobs: int = 1,
+    watch: Callable[[Settings, float, int, float | None], None] = lambda run, done, epochs, metric: None,
+) -> Iterator[tuple[Settings, dict[str, Any]]]:
+    """Runs what is not finished yet; yields settings and summary of each as it ends.
+
+    A run that fails is a result like any other, and the others go on.
+
+    Args:
+        runs: What to run.
+        place: Where and how.
+        jobs: How many at a time, in processes of their own.
+        watch: Told of progress.
+    """
+    waiting = [run for run in runs if finished(place.out, run) is None]
+    if jobs <= 1:
+        runner = place.runner()
+        for run in waiting:
+            yield run, runner.run(run, partial(watch, run))
+        return
+    threads = place.threads or max(1, (os.cpu_count() or 1) // jobs)
+    yield from _several(waiting, place._replace(threads=threads), jobs, watch)
+
+
+def _several(
+    waiting: list[Settings], place: Place, jobs: int, watch: Callable[[Settings, float, int, float | None], None]
+) -> Iterator[tuple[Settings, dict[str, Any]]]:
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        pending: dict[Future[dict[str, Any]], Settings] = {}
+        queue = iter(waiting)
+        try:
+            while True:
+                while len(pending) < jobs and (run := next(queue, None)) is not None:
+                    pending[pool.submit(_run_here, run, place)] = run
+                if not pending:
+                    return
+                done, _ = wait(pending, timeout=1.0, return_when=FIRST_COMPLETED)
+                for run in pending.values():
+                    _tell(run, place, watch)
+                for future in done:
+                    yield pending.pop(future), future.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _run_here(settings: Settings, place: Place) -> dict[str, Any]:
+    return place.runner().run(settings)
+
+
+def _tell(run: Settings, place: Place, watch: Callable[[Settings, float, int, float | None], None]) -> None:
+    """What the records of a run in another process say of its progress."""
+    folder = place.out / "runs" / run.run_id
+    if (folder / "records.jsonl").exists():
+        epochs = read_run(folder).epochs
+        if epochs:
+            watch(run, float(epochs[-1]["epoch"]), run.epochs_run, epochs[-1].get("metric"))

@@ -1,0 +1,64 @@
+"""Classification of images read from the disk while training."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from orderdp.losses import predictions
+from orderdp.workbench.models import build_model
+from orderdp.workbench.settings import Settings
+from orderdp.workbench.task import Losses
+
+if TYPE_CHECKING:
+    from orderdp.workbench.data import FolderData
+
+__all__ = ["FolderTask"]
+
+
+class FolderTask:
+    """Trains a classifier on a folder of images.
+
+    Args:
+        data: The images, as map-style data sets.
+        settings: Model and label smoothing.
+        device: Where the model is.
+    """
+
+    metric_name = "accuracy"
+
+    def __init__(self, data: FolderData, settings: Settings, device: torch.device) -> None:
+        self.data = data
+        self.settings = settings
+        self.device = device
+        self.train_set: Any = data.train
+        self.test_set: Any = data.test
+        self.labels = getattr(data.train, "targets", None)
+        workers = min(8, os.cpu_count() or 1)
+        self.loader_options = {"num_workers": workers, "pin_memory": device.type == "cuda"}
+
+    def build_model(self, seed: int) -> nn.Module:
+        """The model of the settings, on the device."""
+        image, _ = self.train_set[0]
+        settings = self.settings
+        model = build_model(
+            settings.model, shape=tuple(image.shape), classes=self.data.classes, seed=seed, width=settings.width
+        )
+        return model.to(self.device)
+
+    def losses(self, model: nn.Module, batch: Any) -> Losses:
+        """Cross-entropy."""
+        images, targets = (part.to(self.device, non_blocking=True) for part in batch)
+        logits = model(images)
+        losses = F.cross_entropy(logits, targets, reduction="none", label_smoothing=self.settings.label_smoothing)
+        return Losses(losses, None, predictions(logits, targets))
+
+    def metric(self, model: nn.Module, batch: Any) -> torch.Tensor:
+        """1 where the largest logit is that of the right class."""
+        images, targets = (part.to(self.device, non_blocking=True) for part in batch)
+        right: torch.Tensor = model(images).argmax(1) == targets
+        return right.float()

@@ -1,0 +1,96 @@
+"""Which runs a comparison consists of."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from orderdp.errors import ConfigError
+from orderdp.naming import checked_name
+from orderdp.policies.registry import NAMES
+from orderdp.workbench.settings import CONTROLS, Settings
+
+__all__ = ["DEFAULT_POLICIES", "Contender", "grid", "parse_contender"]
+
+DEFAULT_POLICIES = ("full", "reduced", "random", "infobatch", "orderdp")
+
+_WITHOUT_RATIO = ("full", "infobatch-quantile", "adaptive")
+
+
+class Contender(NamedTuple):
+    """A policy with its parameters, to be run at every ratio and seed."""
+
+    policy: str
+    parameters: dict[str, Any]
+
+
+def parse_contender(text: str) -> Contender:
+    """A policy as the command line has it: a name, then parameters.
+
+    >>> parse_contender("infobatch:annealing=none")
+    Contender(policy='infobatch', parameters={'annealing': None})
+    >>> parse_contender('orderdp:exploration=1.0:select={"name":"trimmed","share":0.1}').parameters["select"]["share"]
+    0.1
+    """
+    name, *parts = _split(text.strip())
+    checked_name(name, [*NAMES, *CONTROLS], "policy")
+    parameters = {}
+    for part in parts:
+        key, equals, value = part.partition("=")
+        if not equals:
+            raise ConfigError(f"parameters of a policy are written name:key=value, got {part!r} in {text!r}.")
+        parameters[key.strip().replace("-", "_")] = _value(value.strip())
+    return Contender(name, parameters)
+
+
+def grid(
+    base: Settings,
+    contenders: Sequence[Contender],
+    ratios: Sequence[float],
+    seeds: Sequence[int],
+    controls: bool = True,
+) -> list[Settings]:
+    """All runs, seed by seed, so that what is finished first can be compared already.
+
+    Args:
+        base: What they have in common.
+        contenders: The policies.
+        ratios: Prune ratios, for those that have one.
+        seeds: One run of each for every seed.
+        controls: Whether full data, full data for fewer epochs and dynamic random are in whether asked for or not.
+    """
+    if not contenders or not seeds:
+        raise ConfigError("a comparison needs at least one policy and one seed.")
+    wanted = list(contenders)
+    if controls:
+        named = {contender.policy for contender in wanted}
+        wanted = [Contender(name, {}) for name in ("full", "reduced", "random") if name not in named] + wanted
+    runs: dict[Settings | str, Settings] = {}
+    for seed in seeds:
+        for policy, parameters in wanted:
+            for ratio in [None] if policy in _WITHOUT_RATIO else ratios:
+                run = replace(base, policy=policy, policy_parameters=parameters, prune_ratio=ratio, seed=seed)
+                runs[run.run_id] = run
+    return list(runs.values())
+
+
+def _split(text: str) -> list[str]:
+    """At colons outside brackets."""
+    parts, depth, start = [], 0, 0
+    for place, character in enumerate(text):
+        depth += (character in "{[") - (character in "}]")
+        if character == ":" and depth == 0:
+            parts.append(text[start:place])
+            start = place + 1
+    return [*parts, text[start:]]
+
+
+def _value(text: str) -> Any:
+    if text.lower() in ("none", "null"):
+        return None
+    try:
+        return json.loads(text.lower() if text.lower() in ("true", "false") else text)
+    except json.JSONDecodeError:
+        return text

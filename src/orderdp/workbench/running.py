@@ -1,0 +1,123 @@
+"""From settings to a finished run: finds the data, makes the task, trains."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from orderdp.errors import ConfigError
+from orderdp.workbench.learning_rates import SCHEDULES
+from orderdp.workbench.optimisers import OPTIMISERS
+from orderdp.workbench.settings import Settings
+from orderdp.workbench.task import Task, load_task
+from orderdp.workbench.training import Training, policy_of
+
+__all__ = ["Runner", "check", "choose_device"]
+
+
+def check(settings: Settings) -> None:
+    """Raises what would go wrong later, before anything is spent."""
+    from orderdp.naming import checked_name
+
+    checked_name(settings.optimiser, OPTIMISERS, "optimiser")
+    checked_name(settings.schedule, SCHEDULES, "learning-rate schedule")
+    policy_of(settings)
+
+
+def choose_device(name: str) -> torch.device:
+    """The device called `name`; "auto" takes a graphics card if there is one."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError(f"device {name!r} cannot be used: {str(error).splitlines()[0]}") from None
+    return device
+
+
+class Runner:
+    """Runs settings one after the other, and keeps the data of the last one.
+
+    Args:
+        out: Folder of the comparison; each run has its own in ``runs``.
+        data_dir: Where data are looked for first.
+        device: Name of the device, or "auto".
+        checkpoint_seconds: Time between checkpoints.
+        command: What was typed, for the records.
+    """
+
+    def __init__(
+        self,
+        out: Path,
+        *,
+        data_dir: Path | None = None,
+        device: str = "auto",
+        checkpoint_seconds: float = 30.0,
+        command: str | None = None,
+    ) -> None:
+        self.out = out
+        self._data_dir = data_dir
+        self._device = choose_device(device)
+        self._checkpoint_seconds = checkpoint_seconds
+        self._command = command
+        self._data: tuple[str, Any] | None = None
+
+    def run(
+        self, settings: Settings, watch: Callable[[float, int, float | None], None] | None = None
+    ) -> dict[str, Any]:
+        """Trains, or goes on with it; returns the summary."""
+        folder = self.folder(settings)
+        make_folder(folder)
+        options = {} if watch is None else {"watch": watch}
+        training = Training(
+            settings,
+            self.task(settings),
+            folder,
+            device=self._device,
+            checkpoint_seconds=self._checkpoint_seconds,
+            command=self._command,
+            **options,
+        )
+        return training.run()
+
+    def folder(self, settings: Settings) -> Path:
+        """Where a run's records go."""
+        return self.out / "runs" / settings.run_id
+
+    def task(self, settings: Settings) -> Task:
+        """Data, model, loss and metric of the settings."""
+        if settings.task is not None:
+            return load_task(settings.task)
+        from orderdp.workbench.data import FolderData
+        from orderdp.workbench.folder_task import FolderTask
+        from orderdp.workbench.image_task import ImageTask
+
+        data = self._load(settings.data)
+        if isinstance(data, FolderData):
+            return FolderTask(data, settings, self._device)
+        return ImageTask(data, settings, self._device)
+
+    def _load(self, name: str) -> Any:
+        from orderdp.workbench.data import load
+
+        if self._data is None or self._data[0] != name:
+            self._data = (name, load(name, self._data_dir))
+        return self._data[1]
+
+
+def make_folder(folder: Path) -> None:
+    """Makes the folder, or says why it cannot be written to."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / f".probe.{os.getpid()}"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise ConfigError(
+            f"{str(folder)!r} cannot be written to: {error.strerror or error}. Choose another --out."
+        ) from None
