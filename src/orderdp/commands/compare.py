@@ -121,17 +121,13 @@ def _search(base: Settings, contenders: list[Any], seeds: list[int], place: Plac
 def _report(options: argparse.Namespace) -> None:
     from orderdp.report.command import report_command
     from orderdp.report.run_facts import task_name, tasks
-    from orderdp.report.run_tables import COLUMNS
-    from orderdp.report.tables import show
+    from orderdp.report.terminal import show_comparison
     from orderdp.workbench.records import read_runs
     from orderdp.workbench.statistics import compare
 
     by_task = tasks(compare(read_runs(options.out)))
     for rows in by_task:
-        cells = [[column.cell(row) for column in COLUMNS] for row in rows]
-        used = [place for place in range(len(COLUMNS)) if not all(line[place].empty for line in cells)]
-        lines = [[line[place].text for place in used] for line in cells]  # the page has room for intervals, too
-        show(task_name(rows, by_task), [COLUMNS[place].title for place in used], lines)
+        show_comparison(task_name(rows, by_task), rows, say)
     try:
         report_command(options.out, say=say)
     except ConfigError as error:  # the page needs an extra; the table does not

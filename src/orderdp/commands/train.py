@@ -12,7 +12,8 @@ __all__ = ["DESCRIPTION", "NAME", "SUMMARY", "add", "run"]
 
 NAME = "train"
 SUMMARY = "train a model with a pruning policy"
-DESCRIPTION = """Trains a model on what a policy leaves of the data, tests it every epoch, and keeps records and checkpoints.
+DESCRIPTION = """Trains a model on what a policy leaves of the data, tests it every epoch, and keeps records and
+checkpoints.
 
 examples:
   orderdp train --data digits --model mlp --prune-ratio 0.4 --out run
