@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from benchmarks import draw, epoch, loader, memory, policies, update, weights
+from benchmarks import augment, draw, epoch, loader, memory, policies, update, weights
 from benchmarks.conditions import conditions
 
 BENCHMARKS: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
@@ -22,6 +22,7 @@ BENCHMARKS: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
     "memory": memory.memory,
     "weights": weights.weights,
     "policies": policies.policies,
+    "augment": augment.augment,
     "draw-100m": draw.hundred_million,
 }
 

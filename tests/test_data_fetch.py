@@ -125,7 +125,7 @@ def test_a_cut_file_goes_on_where_it_was_cut(server: Server, tmp_path: Path) -> 
 def test_a_file_that_is_always_cut_is_kept_in_part_for_the_next_run(server: Server, tmp_path: Path) -> None:
     server.files["file"] = CONTENT
     server.cuts = [1000] * 4
-    with pytest.raises(UnavailableError, match="4,000 bytes are kept in .*run it again to go on"):
+    with pytest.raises(UnavailableError, match=r"4,000 bytes are kept in .*run it again to go on"):
         get(server, tmp_path / "file")
     assert (tmp_path / "file.part").read_bytes() == CONTENT[:4000]
     assert not (tmp_path / "file").exists()

@@ -170,6 +170,8 @@ def test_the_list_has_a_row_for_every_name_and_says_where_it_is(cache: Path) -> 
     rows = {row[0]: row for row in list_rows()}
     assert set(rows) == set(KNOWN)
     assert rows["tiny"] == ("tiny", "30 + 10", "1 x 5 x 4", str(cache / "tiny"), "orderdp data fetch tiny")
+    assert rows["digits"][3] == str(where("digits"))
+    assert where("digits").is_dir()
     assert rows["cifar100"][3:] == ("not here", "orderdp data fetch cifar100")
 
 
@@ -225,6 +227,12 @@ def test_a_subset_is_exact_in_proportion_and_grows_by_samples() -> None:
     assert (len(small.train), len(small.test), len(large.train), len(large.test)) == (9, 6, 30, 45)
     assert torch.bincount(small.train.labels).tolist() == [3, 3, 3]
     assert set(rows_of(small.train)) < set(rows_of(large.train)) < set(rows_of(data.train))
+
+
+def test_what_rounding_leaves_over_goes_to_the_largest_remainders() -> None:
+    labels = torch.tensor([0] * 7 + [1] * 2 + [2])
+    data = replace(toy(), train=Split(torch.arange(10, dtype=torch.uint8).reshape(10, 1, 1, 1), labels))
+    assert torch.bincount(subset(data, 6, None, 0).train.labels).tolist() == [4, 1, 1]  # of 4.2, 1.2 and 0.6
 
 
 @settings(max_examples=40, deadline=None)
@@ -362,6 +370,8 @@ def test_modifiers_are_applied_in_one_order_whatever_theirs_is() -> None:
     straight = subset(long_tailed(hold_out(load("digits"), 0.2, 5), 4, 5), 200, None, 5)
     assert torch.equal(straight.train.images, data.train.images)
     assert int((straight.train.labels != data.train.labels).sum()) == 100
+    assert torch.equal(with_label_noise(straight, 0.5, 5).train.labels, data.train.labels)
+    assert torch.equal(corrupted(straight, "contrast", 2, 5).test.images, data.test.images)
     assert data.mean == load("digits").mean
 
 

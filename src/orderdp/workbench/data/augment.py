@@ -117,7 +117,7 @@ class Pictures:
         self._padded = None if augment.changes_nothing else self._padded_once()
 
     def train_batch(self, index: torch.Tensor, epoch: int, seed: int) -> torch.Tensor:
-        """The samples `index` as epoch `epoch` of a run with this seed sees them, float32."""
+        """The samples `index`, on the CPU, as epoch `epoch` of a run with this seed sees them, float32."""
         if self._padded is not None:
             rows = index.numpy()
             return self._normal(torch.from_numpy(self._augment.crops(self._padded, rows, rows, seed=seed, epoch=epoch)))

@@ -13,7 +13,7 @@ from typing import Any
 from orderdp.errors import DatasetError
 from orderdp.workbench.data.extras import extra
 
-__all__ = ["FolderData", "classes_in", "is_image_folder", "read_image_folder", "test_folder"]
+__all__ = ["FolderData", "classes_in", "folder_for_testing", "is_image_folder", "read_image_folder"]
 
 _TESTS = ("val", "validation", "test")
 
@@ -46,7 +46,7 @@ def is_image_folder(path: Path) -> bool:
     return (path / "train").is_dir() and any(entry.is_dir() for entry in (path / "train").iterdir())
 
 
-def test_folder(path: Path) -> Path:
+def folder_for_testing(path: Path) -> Path:
     """The folder of the test images, or an error."""
     for name in _TESTS:
         if (path / name).is_dir():
@@ -57,7 +57,7 @@ def test_folder(path: Path) -> Path:
 def classes_in(path: Path) -> tuple[str, ...]:
     """The names of the classes, after making sure that the test images have no others."""
     names = tuple(sorted(entry.name for entry in (path / "train").iterdir() if entry.is_dir()))
-    tested = test_folder(path)
+    tested = folder_for_testing(path)
     unequal = sorted({entry.name for entry in tested.iterdir() if entry.is_dir()} ^ set(names))
     if unequal:
         raise DatasetError(
@@ -76,5 +76,5 @@ def read_image_folder(path: Path, size: int = 224) -> FolderData:
     training = [transforms.RandomResizedCrop(size), transforms.RandomHorizontalFlip(), *last]
     testing = [transforms.Resize(round(size * 256 / 224)), transforms.CenterCrop(size), *last]
     train: Any = datasets.ImageFolder(str(path / "train"), transforms.Compose(training))
-    test: Any = datasets.ImageFolder(str(test_folder(path)), transforms.Compose(testing))
+    test: Any = datasets.ImageFolder(str(folder_for_testing(path)), transforms.Compose(testing))
     return FolderData(path.name, train, test, len(names), names)

@@ -18,7 +18,6 @@ def list_rows(data_dir: str | os.PathLike[str] | None = None) -> list[tuple[str,
 def _row(known: Known, data_dir: str | os.PathLike[str] | None) -> tuple[str, str, str, str, str]:
     samples = f"{known.n_train:,} + {known.n_test:,}"
     shape = " x ".join(map(str, known.shape))
-    if known.family == "digits":
-        return known.name, samples, shape, "inside scikit-learn", "pip install 'orderdp[demo]'"
+    get = "pip install 'orderdp[demo]'" if known.family == "digits" else f"orderdp data fetch {known.name}"
     place = where(known.name, data_dir)
-    return known.name, samples, shape, "not here" if place is None else str(place), f"orderdp data fetch {known.name}"
+    return known.name, samples, shape, "not here" if place is None else str(place), get

@@ -23,25 +23,27 @@ _CHANNELS = (1, 3, 4)
 
 def read_npz(path: Path) -> ImageData:
     """The data in an ``.npz`` file. Nothing in it is unpickled."""
+    stored = _stored(path)
+    missing = [key for key in KEYS if key not in stored]
+    if missing:
+        raise DatasetError(
+            f"{path} must have the arrays {', '.join(KEYS)}; missing: {', '.join(missing)}; there are: "
+            f"{', '.join(stored) or 'none'}. Write it with np.savez(path, x_train=..., ...)."
+        )
+    names = tuple(str(name) for name in stored["class_names"]) if "class_names" in stored else None
+    return data_from_arrays(path.name, [stored[key] for key in KEYS], names, source=str(path))
+
+
+def _stored(path: Path) -> dict[str, np.ndarray]:
     if not zipfile.is_zipfile(path):
         raise DatasetError(f"{path} must be a whole .npz file with {', '.join(KEYS)}; it is none, or was cut short.")
     try:
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
-            missing = [key for key in KEYS if key not in stored.files]
-            if missing:
-                raise DatasetError(
-                    f"{path} must have the arrays {', '.join(KEYS)}; missing: {', '.join(missing)}; there are: "
-                    f"{', '.join(stored.files) or 'none'}. Write it with np.savez(path, x_train=..., ...)."
-                )
-            arrays = [stored[key] for key in KEYS]
-            names = tuple(str(name) for name in stored["class_names"]) if "class_names" in stored.files else None
-    except DatasetError:
-        raise
+            return dict(stored)
     except (zipfile.BadZipFile, zlib.error, EOFError) as error:
         raise DatasetError(f"{path} must be a whole .npz file, but reading it failed: {error}.") from None
     except ValueError as error:  # what numpy says to objects, which it would have to unpickle
         raise DatasetError(f"{path} must hold plain arrays of numbers: {error}") from None
-    return data_from_arrays(path.name, arrays, names, source=str(path))
 
 
 def data_from_arrays(

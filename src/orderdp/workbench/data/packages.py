@@ -67,7 +67,14 @@ def _run(command: list[str], folder: Path, seconds: float) -> None:
     environment = {**os.environ, "LC_ALL": "C"}
     try:
         done = subprocess.run(
-            command, cwd=folder, env=environment, capture_output=True, text=True, timeout=seconds, check=False
+            command,
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=seconds,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         raise UnavailableError(f"{command[0]} took longer than {seconds:g} s") from None
