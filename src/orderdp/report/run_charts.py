@@ -59,7 +59,7 @@ def _sized(chart: Chart, width: int | str) -> Chart:
     fit = altair().AutoSizeParams(type="fit-x", contains="padding")
     sized = chart.chart.properties(width=width, autosize=fit)
     if isinstance(width, int):  # the page counts its columns itself, as wide as it happens to be
-        sized = sized.configurelegend(columns=max(1, width // 140))
+        sized = sized.configure_legend(columns=max(1, width // 140))
     return replace(chart, chart=sized)
 
 
