@@ -236,7 +236,7 @@ def test_the_command_says_the_verdict_and_where_the_page_is(
 ) -> None:
     said: list[str] = []
     opened: list[str] = []
-    monkeypatch.setattr(command.webbrowser, "open", opened.append)
+    monkeypatch.setattr(command.webbrowser, "open", lambda address: not opened.append(address))
     report_command(folder, say=said.append)
     assert said[0].startswith("OrderDP 40 % trained on")
     assert said[1] == str(folder / "report.html")
@@ -244,6 +244,10 @@ def test_the_command_says_the_verdict_and_where_the_page_is(
     report_command(folder, say=said.append, open_page=True, charts=tmp_path / "c", chart_format="svg")
     assert opened == [(folder / "report.html").as_uri()]
     assert str(tmp_path / "c" / "accuracy.svg") in said
+    assert not any("No browser" in line for line in said)
+    monkeypatch.setattr(command.webbrowser, "open", lambda address: False)
+    report_command(folder, say=said.append, open_page=True)
+    assert "No browser was found" in said[-1]
     assert not list(folder.glob(".report*"))
 
 
