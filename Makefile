@@ -4,9 +4,10 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+BROWSER_READY := $(VENV)/.browser-ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench clean
+.PHONY: help demo test test-browser check bench clean
 
 help:             ## What there is to make
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1	/' | expand -t 20
@@ -16,6 +17,9 @@ demo: $(READY)    ## Trains on digits, all data against OrderDP
 
 test: $(READY)    ## Runs all tests
 	$(BIN)/python -m pytest $(ARGS)
+
+test-browser: $(BROWSER_READY)  ## Looks at the report in Chromium; pictures go to build/pictures
+	$(BIN)/python -m pytest tests_browser $(ARGS)
 
 check: $(READY)   ## Lints and checks types
 	$(BIN)/ruff check .
@@ -33,3 +37,15 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[cli,plot,demo,test,check]'
 	@touch $(READY)
+
+# Debian's browser and driver are of one version, so nothing has to be matched or fetched by the tests themselves.
+$(BROWSER_READY): $(READY)
+	@if ! command -v chromium >/dev/null || ! command -v chromedriver >/dev/null; then \
+		if [ "$$(id -u)" -eq 0 ]; then \
+			apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium chromium-driver fonts-dejavu-core; \
+		else \
+			echo "This needs Chromium and its driver: sudo apt-get install chromium chromium-driver" >&2; exit 1; \
+		fi; \
+	fi
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[browser]'
+	@touch $(BROWSER_READY)

@@ -47,12 +47,15 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def browser(tmp_path: Path) -> Iterator[Browser]:
+    chromium, driver_path = shutil.which("chromium"), shutil.which("chromedriver")
+    if chromium is None or driver_path is None:  # Selenium would go and fetch them from somewhere
+        pytest.fail("chromium and chromedriver must be installed; `make test-browser` sees to it")
     options = Options()
-    options.binary_location = shutil.which("chromium") or "chromium"
+    options.binary_location = chromium
     for flag in (*FLAGS, f"--user-data-dir={tmp_path / 'profile'}"):
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
+    driver = webdriver.Chrome(options=options, service=Service(driver_path))
     driver.set_page_load_timeout(WAIT)
     driver.set_script_timeout(WAIT)
     try:

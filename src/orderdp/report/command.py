@@ -48,8 +48,8 @@ def report_command(
     for rows in tasks(compare(read_runs(directory))):
         say(headline(rows)[0])
     say(os.fspath(path))
-    if open_page:
-        webbrowser.open(path.resolve().as_uri())
+    if open_page and not webbrowser.open(path.resolve().as_uri()):
+        say("No browser was found to show it in; open the file yourself.")
 
 
 def markdown_report(directory: str | os.PathLike[str]) -> str:

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 from datetime import datetime, timezone
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -51,12 +52,11 @@ def page(runs: list[Run], directory: str) -> str:
     """The page as text."""
     altair()  # first, for its error that says what to install
     import jinja2
-    import vl_convert
 
     specs: dict[str, Any] = {}
     by_task = tasks(compare(runs))
     shown = [_task(rows, by_task, f"chart-{number}", specs) for number, rows in enumerate(by_task, start=1)]
-    scripts = [_inside_script(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")), _asset("page.js")]
+    scripts = [_drawing_library(), _asset("page.js")]
     environment = jinja2.Environment(autoescape=True, trim_blocks=True)
     return environment.from_string(_asset("page.html")).render(
         title=f"Comparison of {', '.join(dict.fromkeys(task['name'] for task in shown))}",
@@ -103,6 +103,14 @@ def _inside_script(text: str) -> str:
     '"\\u003c/script>"'
     """
     return text.replace("</", "\\u003c/").replace("<!--", "\\u003c!--")
+
+
+@cache
+def _drawing_library() -> str:
+    """Vega, Vega-Lite and Vega-Embed as one script."""
+    import vl_convert
+
+    return _inside_script(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"))
 
 
 def _digest(script: str) -> str:

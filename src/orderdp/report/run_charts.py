@@ -59,7 +59,7 @@ def _sized(chart: Chart, width: int | str) -> Chart:
     fit = altair().AutoSizeParams(type="fit-x", contains="padding")
     sized = chart.chart.properties(width=width, autosize=fit)
     if isinstance(width, int):  # the page counts its columns itself, as wide as it happens to be
-        sized = sized.configurelegend(columns=max(1, width // 140))
+        sized = sized.configure_legend(columns=max(1, width // 140))
     return replace(chart, chart=sized)
 
 
@@ -68,7 +68,7 @@ def _all(rows: Sequence[Row], looks: dict[str, Series]) -> Iterator[Chart]:
     yield _chart("accuracy", "Accuracy against what is left out", _ACCURACY, _accuracy, points, looks)
     learning = run_data.curves(rows, looks, lambda epoch: epoch.get("metric"))
     unit, unit_name = run_data.time_unit(point["seconds"] for point in learning)
-    learning = [{**point, "spent": point["seconds"] / unit} for point in learning]
+    learning = [{**point, "spent": round(point["seconds"] / unit, 4)} for point in learning]
     yield _chart("time-to-accuracy", "Time to accuracy", _TIME, _time_to, learning, looks, unit_name)
     yield _chart("learning-curves", "Learning curves", _LEARNING, _learning, learning, looks)
     yield _chart("cost", "Where the time goes", _COST, _cost, run_data.cost_parts(rows, looks), looks)
@@ -171,8 +171,8 @@ def _cost(points: run_data.Numbers, looks: dict[str, Series]) -> Any:
     scale = alt.Scale(domain=parts, range=[_PART_COLOURS[part] for part in parts])
     labels = list(dict.fromkeys(point["label"] for point in points))
     unit, name = run_data.time_unit(point["seconds"] for point in points)
-    values = [{**point, "spent": point["seconds"] / unit} for point in points]
-    chart = alt.Chart(alt.Data(values=values), height=alt.Step(24)).mark_bar()
+    values = [{**point, "spent": round(point["seconds"] / unit, 4)} for point in points]
+    chart = alt.Chart(alt.Data(values=values), height=24 * len(labels)).mark_bar()
     return chart.encode(
         x=alt.X("spent:Q", title=f"time of a run ({name})", stack="zero"),
         y=alt.Y("label:N", title=None, sort=labels, axis=alt.Axis(labelLimit=160)),

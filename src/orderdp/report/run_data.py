@@ -16,6 +16,7 @@ from orderdp.workbench.statistics import Row
 __all__ = ["cost_parts", "curves", "diagnostic", "diagnostic_names", "final_points", "time_unit", "usage_shares"]
 
 _BARS = 60
+_EPOCHS = 120  # more points on a line than that make the page heavy and nothing clearer
 _PARTS = ("training", "selection", "overhead", "proxy", "evaluation")
 
 Looks = dict[str, Series]
@@ -39,16 +40,17 @@ def final_points(rows: Sequence[Row], looks: Looks) -> Numbers:
 def curves(rows: Sequence[Row], looks: Looks, value: Callable[[dict[str, Any]], Any]) -> Numbers:
     """Mean and spread over seeds of something recorded each epoch, with the mean cost in time so far.
 
-    Of a row without finished runs the unfinished ones are shown.
+    Of a row without finished runs the unfinished ones are shown; of very many epochs some, always the last.
     """
     points = []
     for row in rows:
-        runs = row.runs or row.unfinished
-        for epoch, found, seconds in _by_epoch(runs, value):
+        epochs = list(_by_epoch(row.runs or row.unfinished, value))
+        step = math.ceil(len(epochs) / _EPOCHS)
+        for epoch, found, seconds in epochs[::-1][::step][::-1] if epochs else []:
             mean = statistics.fmean(found)
             spread = statistics.stdev(found) if len(found) > 1 else 0.0
             spent = statistics.fmean(seconds)
-            numbers = {"y": mean, "low": mean - spread, "high": mean + spread, "seconds": spent}
+            numbers = _rounded(y=mean, low=mean - spread, high=mean + spread, seconds=spent)
             words = {**_names(row, looks), "time": duration(spent)}
             points.append({**words, "epoch": epoch, **numbers, "seeds": len(found)})
     return points
@@ -118,7 +120,7 @@ def usage_shares(rows: Sequence[Row], looks: Looks) -> Numbers:
         for first in range(0, longest, width):
             share = 100 * sum(counts[first : first + width]) / sum(counts)
             times = str(first) if width == 1 else f"{first} to {first + width - 1}"
-            points.append({**_names(row, looks), "x": first, "times": times, "y": share})
+            points.append({**_names(row, looks), "x": first, "times": times, **_rounded(y=share)})
     return points
 
 
@@ -132,3 +134,8 @@ def _mean_usage(runs: Sequence[Run]) -> list[float]:
 def _names(row: Row, looks: Looks) -> dict[str, Any]:
     look = looks[row.label]
     return {"label": row.label, "method": look.method, "ratio": look.ratio}
+
+
+def _rounded(**numbers: float) -> dict[str, float]:
+    """Six digits, more than a chart can show; the page is half as large for it."""
+    return {name: float(f"{number:.6g}") for name, number in numbers.items()}

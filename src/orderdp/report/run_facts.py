@@ -13,10 +13,11 @@ __all__ = ["commands", "counted_out", "run_list", "shared_settings", "task_name"
 
 
 def tasks(rows: Sequence[Row]) -> list[list[Row]]:
-    """The rows, those of each task together."""
-    found: dict[Any, list[Row]] = {}
+    """The rows, those of each task together; a run killed before it could say what it is goes with the first."""
+    known = [row.task for row in rows if any(value is not None for _, value in row.task)]
+    found: dict[Any, list[Row]] = {task: [] for task in known or [rows[0].task]}
     for row in rows:
-        found.setdefault(row.task, []).append(row)
+        found[row.task if row.task in found else next(iter(found))].append(row)
     return list(found.values())
 
 
