@@ -5,7 +5,7 @@
     OrderDPError
     ├── ConfigError (ValueError)         a parameter is out of range or contradicts another
     │   └── UnknownSizeError             the policy cannot say in advance how much it keeps
-    ├── DatasetError (ValueError)        the data set has no length, is empty, or has changed
+    ├── DatasetError (ValueError)        the data set has no length, is empty, missing, damaged, or has changed
     ├── FeedbackError (ValueError)       index, losses or scores of a step do not fit together
     │   └── IndexRangeError (IndexError) an index outside the data set
     ├── NonFiniteLossError               NaN or infinite losses, with ``on_nan="raise"``
@@ -68,7 +68,7 @@ class UnknownSizeError(ConfigError):
 
 
 class DatasetError(OrderDPError, ValueError):
-    """The data set has no length, is empty, or is not the one the pruner was made for."""
+    """The data set has no length, is empty, missing or damaged, or is not the one the pruner was made for."""
 
 
 class FeedbackError(OrderDPError, ValueError):
