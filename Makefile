@@ -35,7 +35,7 @@ clean:            ## Removes the environment and all caches
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[cli,plot,demo,test,check]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[workbench,datasets,test,check]'
 	@touch $(READY)
 
 # Debian's browser and driver are of one version, so nothing has to be matched or fetched by the tests themselves.

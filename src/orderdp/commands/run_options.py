@@ -71,6 +71,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     where.add_argument(
         "--checkpoint-seconds", type=float, default=30.0, metavar="S", help="time between checkpoints (default 30)"
     )
+    where.add_argument("--tensorboard", action="store_true", help="write for TensorBoard as well")
     where.add_argument("--quiet", action="store_true", help="no progress")
 
 
@@ -95,6 +96,7 @@ def place_of(options: argparse.Namespace) -> Place:
         checkpoint_seconds=options.checkpoint_seconds,
         command=command_line(),
         threads=options.threads,
+        tensorboard=options.tensorboard,
     )
 
 

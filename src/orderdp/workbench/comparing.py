@@ -31,6 +31,7 @@ class Place(NamedTuple):
     checkpoint_seconds: float = 30.0
     command: str | None = None
     threads: int | None = None
+    tensorboard: bool = False
 
     def runner(self) -> Runner:
         """Who runs them."""
@@ -44,6 +45,7 @@ class Place(NamedTuple):
             device=self.device,
             checkpoint_seconds=self.checkpoint_seconds,
             command=self.command,
+            tensorboard=self.tensorboard,
         )
 
 

@@ -36,7 +36,7 @@ def cutmix(images: torch.Tensor, alpha: float, rng: np.random.Generator) -> Mixt
     """Pastes a rectangle of another image into each; the share is that of the area left."""
     height, width = images.shape[-2:]
     side = np.sqrt(1 - _share(alpha, rng))
-    tall, wide = round(side * height), round(side * width)
+    tall, wide = int(side * height), int(side * width)  # rounded down: the larger part stays the image's own
     top, left = (int(rng.integers(0, room + 1)) for room in (height - tall, width - wide))
     partner = torch.from_numpy(rng.permutation(len(images))).to(images.device)
     mixed = images.clone()

@@ -49,6 +49,7 @@ class Runner:
         device: Name of the device, or "auto".
         checkpoint_seconds: Time between checkpoints.
         command: What was typed, for the records.
+        tensorboard: Whether to write for TensorBoard as well.
     """
 
     def __init__(
@@ -59,12 +60,14 @@ class Runner:
         device: str = "auto",
         checkpoint_seconds: float = 30.0,
         command: str | None = None,
+        tensorboard: bool = False,
     ) -> None:
         self.out = out
         self._data_dir = data_dir
         self._device = choose_device(device)
         self._checkpoint_seconds = checkpoint_seconds
         self._command = command
+        self._tensorboard = tensorboard
         self._data: tuple[str, Any] | None = None
 
     def run(
@@ -81,6 +84,7 @@ class Runner:
             device=self._device,
             checkpoint_seconds=self._checkpoint_seconds,
             command=self._command,
+            tensorboard=self._tensorboard,
             **options,
         )
         return training.run()

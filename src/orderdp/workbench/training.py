@@ -17,6 +17,7 @@ from orderdp import Policy, Pruner, load_checkpoint, save_checkpoint
 from orderdp.errors import NonFiniteLossError, OrderDPWarning, StateError, UnknownSizeError
 from orderdp.policies import FullData, build_at
 from orderdp.workbench.averaging import IterateAverage
+from orderdp.workbench.board import Board
 from orderdp.workbench.host import describe_host, versions
 from orderdp.workbench.learning_rates import SCHEDULES
 from orderdp.workbench.optimisers import build_optimiser
@@ -51,6 +52,7 @@ class Training:
         device: Where the model is.
         checkpoint_seconds: Time between checkpoints, also within an epoch.
         command: What was typed, for the records.
+        tensorboard: Whether to write for TensorBoard as well.
         watch: Called after every step with (epochs done, epochs, metric so far).
     """
 
@@ -63,6 +65,7 @@ class Training:
         device: torch.device,
         checkpoint_seconds: float = 30.0,
         command: str | None = None,
+        tensorboard: bool = False,
         watch: Callable[[float, int, float | None], None] = lambda done, epochs, metric: None,
     ) -> None:
         self.settings = settings
@@ -73,6 +76,7 @@ class Training:
         self._command = command
         self._watch = watch
         self._log = RunLog(folder)
+        self._board = Board(folder / "tensorboard") if tensorboard else None
         self._policy = policy_of(settings)
         labels = getattr(task, "labels", None)
         self._pruner = Pruner(
@@ -245,14 +249,10 @@ class Training:
         samples, seconds = self._epoch_start
         told: dict[str, Any] = {name: report[name] for name in ("saved", "nominal_saved", "coverage", "staleness")}
         told.update(self._watch_time.since(seconds))
-        self._log.epoch(
-            epoch=number,
-            samples=self._samples - samples,
-            loss=loss,
-            metric=metric,
-            lr=self._optimiser.param_groups[0]["lr"],
-            **told,
-        )
+        told.update(epoch=number, samples=self._samples - samples, loss=loss, metric=metric)
+        self._log.epoch(**told, lr=self._optimiser.param_groups[0]["lr"])
+        if self._board is not None:
+            self._board.epoch(told)
 
     def _finish(self, status: str, reason: str | None) -> dict[str, Any]:
         seconds = self._watch_time.seconds

@@ -1,0 +1,220 @@
+"""Runs of the workbench: settings, records, and a resumed run that is the straight one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+from orderdp.errors import ConfigError, StateError
+from orderdp.testing import global_generators_untouched
+from orderdp.workbench.data import load
+from orderdp.workbench.image_task import ImageTask
+from orderdp.workbench.records import read_run
+from orderdp.workbench.settings import PRESETS, Settings, preset_values, read_config
+from orderdp.workbench.training import Training
+
+BASE = Settings(data="digits", model="mlp", width=16, policy="orderdp", prune_ratio=0.4, epochs=3, batch_size=64)
+DATA = load("digits")
+CPU = torch.device("cpu")
+
+
+def training(settings: Settings, folder: Path, **options) -> Training:
+    return Training(settings, ImageTask(DATA, settings, CPU), folder, device=CPU, **options)
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return torch.load(folder / "model.pt", weights_only=True)["model"]
+
+
+def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+class StopAfter:
+    """Ctrl-C after so many steps."""
+
+    def __init__(self, steps: int) -> None:
+        self.left = steps
+
+    def __call__(self, done: float, epochs: int, metric: float | None) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise KeyboardInterrupt
+
+
+def test_a_run_leaves_records_that_add_up(tmp_path: Path) -> None:
+    with global_generators_untouched():
+        summary = training(BASE, tmp_path).run()
+    run = read_run(tmp_path)
+    assert run.done
+    assert run.config == {**BASE.as_dict(), "label": "orderdp 40%"}
+    assert len(run.epochs) == 3
+    assert [epoch["samples"] for epoch in run.epochs] == [808] * 3
+    assert summary["samples"] == 3 * 808
+    assert summary["saved"] == pytest.approx(1 - 808 / 1347)
+    assert sum(count * times for times, count in enumerate(summary["usage"])) == summary["samples"]
+    assert summary["metric"] == run.epochs[-1]["metric"] > 40
+    assert run.epochs[-1]["coverage"] == pytest.approx(1 - summary["usage"][0] / 1347)
+    for part in ("training", "selection", "evaluation"):
+        total = sum(epoch[f"{part}_seconds"] for epoch in run.epochs)
+        assert 0 < total == pytest.approx(summary[f"{part}_seconds"])
+    assert {"python", "torch", "numpy", "orderdp"} <= set(run.versions)
+    assert not (tmp_path / "checkpoint.pt").exists()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"policy": "full", "prune_ratio": None},
+        {"policy": "infobatch", "prune_ratio": 0.5},
+        {"policy": "kakurenbo", "prune_ratio": 0.3},
+        {"policy": "orderdp", "policy_parameters": {"every": "batch"}},
+        {"model": "cnn", "width": 2, "data": "digits", "average": True, "channels_last": True},
+        {"mixup": 0.4, "cutmix": 1.0, "label_smoothing": 0.1},
+        {"accumulate": 3, "optimiser": "adamw", "lr": 0.01, "schedule": "cosine"},
+        {"amp": True, "nesterov": True, "schedule": "step"},
+    ],
+    ids=str,
+)
+def test_an_interrupted_run_ends_with_the_weights_of_an_undisturbed_one(tmp_path: Path, changes: dict) -> None:
+    settings = replace(BASE, **changes)
+    straight = training(settings, tmp_path / "straight").run()
+    for steps in (1, 6, 11):
+        folder = tmp_path / str(steps)
+        with pytest.raises(KeyboardInterrupt):
+            training(settings, folder, watch=StopAfter(steps)).run()
+        resumed = training(settings, folder).run()
+        assert same(weights(folder), weights(tmp_path / "straight"))
+        for field in ("metric", "samples", "saved", "usage"):
+            assert resumed[field] == straight[field]
+        first, second = read_run(folder).epochs, read_run(tmp_path / "straight").epochs
+        assert [epoch["loss"] for epoch in first] == pytest.approx([epoch["loss"] for epoch in second])
+
+
+def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:
+    first = training(BASE, tmp_path).run()
+    before = (tmp_path / "records.jsonl").read_bytes()
+    assert training(BASE, tmp_path).run() == first
+    assert (tmp_path / "records.jsonl").read_bytes() == before
+
+
+def test_a_checkpoint_of_other_settings_is_refused_with_the_difference(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        training(BASE, tmp_path, watch=StopAfter(5)).run()
+    with pytest.raises(StateError, match=r"lr: was 0\.1, is 0\.3"):
+        training(replace(BASE, lr=0.3), tmp_path).run()
+
+
+def test_a_run_that_diverges_is_marked_failed(tmp_path: Path) -> None:
+    summary = training(replace(BASE, lr=1e30, schedule="constant"), tmp_path).run()
+    assert summary["status"] == "failed"
+    assert "NaN" in summary["reason"] or "nan" in summary["reason"] or "inf" in summary["reason"]
+    assert read_run(tmp_path).failed
+
+
+def test_accumulated_batches_make_the_step_of_one_large_batch(tmp_path: Path) -> None:
+    base = replace(BASE, policy="full", prune_ratio=None, schedule="constant", lr=0.05, epochs=2)
+    training(replace(base, batch_size=64, accumulate=2), tmp_path / "two").run()
+    training(replace(base, batch_size=128), tmp_path / "one").run()
+    one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
+    # 1,347 samples make 22 batches of 64, the last of 3: its half of a step weighs more than its samples.
+    assert all(torch.allclose(one[name], two[name], atol=0.05) for name in one)
+    assert not same(one, two)
+    assert read_run(tmp_path / "two").summary["samples"] == read_run(tmp_path / "one").summary["samples"]
+
+
+def test_full_data_for_fewer_epochs_costs_what_a_pruned_run_costs(tmp_path: Path) -> None:
+    settings = replace(BASE, policy="reduced", epochs=5)
+    summary = training(settings, tmp_path).run()
+    assert settings.epochs_run == 3
+    assert summary["samples"] == 3 * 1347
+    assert summary["saved"] == pytest.approx(0.4)
+    assert read_run(tmp_path).epochs[-1]["lr"] < 1e-4  # its schedule is fitted to its own end
+
+
+def test_the_learning_rate_ends_where_it_should_for_policies_that_know_their_steps_and_those_that_do_not(
+    tmp_path: Path,
+) -> None:
+    for policy in ("orderdp", "infobatch"):
+        training(replace(BASE, policy=policy), tmp_path / policy).run()
+        assert read_run(tmp_path / policy).epochs[-1]["lr"] < 1e-3
+
+
+def test_pictures_do_not_depend_on_where_a_run_was_interrupted() -> None:
+    task = ImageTask(DATA, replace(BASE, model="cnn"), CPU)
+    index = torch.tensor([5, 9, 100])
+    whole = task._train.train_batch(index, 2, 7)
+    assert torch.equal(whole[1:2], task._train.train_batch(index[1:2], 2, 7))
+
+
+def test_a_compiled_model_trains_and_its_checkpoint_is_a_plain_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Graphs are captured, but not handed to a C++ compiler, which a machine need not have.
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    settings = replace(BASE, compile=True, epochs=1)
+    summary = training(settings, tmp_path).run()
+    assert summary["status"] == "done"
+    assert all(not name.startswith("_orig_mod") for name in weights(tmp_path))
+
+
+def test_tensorboard_gets_the_numbers_of_every_epoch(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    training(BASE, tmp_path, tensorboard=True).run()
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    recorded = read_run(tmp_path).epochs
+    assert [event.value for event in events.Scalars("metric")] == pytest.approx([e["metric"] for e in recorded])
+    assert [event.step for event in events.Scalars("loss")] == [1, 2, 3]
+
+
+# -- settings -------------------------------------------------------------------------------------------------------
+
+
+def test_settings_out_of_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text('preset = "cpu"\ndata = "digits"\nlr = 0.3\n[policy_parameters]\nexploration = 0.9\n')
+    values = read_config(file)
+    assert values["width"] == PRESETS["cpu"]["width"]
+    assert Settings.from_dict(values).policy_parameters == {"exploration": 0.9}
+    file.write_text("learning_rate = 3\n")
+    with pytest.raises(ConfigError, match="there is no setting 'learning_rate'"):
+        Settings.from_dict(read_config(file))
+    file.write_text("lr = \n")
+    with pytest.raises(ConfigError, match="must be TOML"):
+        read_config(file)
+    with pytest.raises(ConfigError, match="there is no config file"):
+        read_config(tmp_path / "nowhere.toml")
+    with pytest.raises(ConfigError, match=r"there is no preset 'paper-cifar-resnet81'\. Did you mean"):
+        preset_values("paper-cifar-resnet81")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"epochs": 0},
+        {"batch_size": 1.5},
+        {"seed": -1},
+        {"lr": -0.1},
+        {"prune_ratio": 40},
+        {"label_smoothing": 1.0},
+        {"policy": "reduced", "prune_ratio": None},
+        {"accumulate": True},
+    ],
+    ids=str,
+)
+def test_settings_out_of_range(wrong: dict) -> None:
+    with pytest.raises(ConfigError):
+        replace(BASE, **wrong)
+
+
+def test_every_preset_is_a_setting_and_different_settings_have_different_folders() -> None:
+    made = [Settings.from_dict({**preset_values(name), "data": "x"}) for name in PRESETS]
+    assert len({settings.run_id for settings in [*made, BASE, replace(BASE, lr=0.2)]}) == len(made) + 2
+    assert BASE.run_id == replace(BASE).run_id
