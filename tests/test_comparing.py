@@ -1,0 +1,340 @@
+"""Comparisons: which runs there are, killed and started again, searched for the largest ratio without loss."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from orderdp.cli import main
+from orderdp.errors import ConfigError
+from orderdp.workbench.comparing import Place, compare_all, finished, remember_settings
+from orderdp.workbench.grid import Contender, grid, parse_contender
+from orderdp.workbench.lossless import find_lossless
+from orderdp.workbench.progress import show_progress
+from orderdp.workbench.records import Run, read_run, read_runs
+from orderdp.workbench.settings import Settings
+
+ROOT = Path(__file__).parent.parent
+BASE = Settings(data="digits", model="mlp", width=16, policy="full", epochs=2)
+SMALL = ["--data", "digits", "--model", "mlp", "--width", "16", "--epochs", "2", "--device", "cpu", "--threads", "1"]
+
+
+# -- the grid -------------------------------------------------------------------------------------------------------
+
+
+def test_the_grid_has_every_policy_at_every_ratio_with_every_seed_and_the_controls() -> None:
+    runs = grid(BASE, [Contender("orderdp", {})], [0.3, 0.5], [0, 1])
+    named = [(run.policy, run.prune_ratio, run.seed) for run in runs]
+    one_seed = [("full", None), *[(name, ratio) for name in ("reduced", "random", "orderdp") for ratio in (0.3, 0.5)]]
+    assert named == [(*entry, seed) for seed in (0, 1) for entry in one_seed]
+    assert len({run.run_id for run in runs}) == len(runs)
+    without = grid(BASE, [Contender("orderdp", {})], [0.3], [0], controls=False)
+    assert [run.policy for run in without] == ["orderdp"]
+    twice = grid(BASE, [Contender("full", {}), Contender("full", {})], [0.3, 0.5], [0], controls=False)
+    assert len(twice) == 1
+
+
+def test_contenders_as_they_are_written() -> None:
+    assert parse_contender("ucb:c=2:alpha=0.1") == Contender("ucb", {"c": 2, "alpha": 0.1})
+    mixed = parse_contender('orderdp:select={"name":"mixed","top":0.9,"uniform":0.1}:unbiased=True')
+    assert mixed.parameters == {"select": {"name": "mixed", "top": 0.9, "uniform": 0.1}, "unbiased": True}
+    with pytest.raises(ConfigError, match=r"there is no policy 'orderpd'\. Did you mean 'orderdp'\?"):
+        parse_contender("orderpd")
+    with pytest.raises(ConfigError, match="name:key=value"):
+        parse_contender("ucb:2")
+    with pytest.raises(ConfigError, match="at least one policy and one seed"):
+        grid(BASE, [], [0.3], [0])
+
+
+# -- running it -----------------------------------------------------------------------------------------------------
+
+
+def test_what_is_finished_is_not_run_again_and_one_at_a_time_is_like_two(tmp_path: Path) -> None:
+    runs = grid(BASE, [Contender("orderdp", {})], [0.5], [0])
+    alone = dict(_labelled(compare_all(runs, Place(tmp_path / "one", threads=1))))
+    together = dict(_labelled(compare_all(runs, Place(tmp_path / "two", threads=1), jobs=2)))
+    assert alone == together
+    assert list(compare_all(runs, Place(tmp_path / "one"))) == []
+    assert all(finished(tmp_path / "one", run) is not None for run in runs)
+
+
+def _labelled(results) -> list[tuple[str, tuple]]:
+    return [(run.run_id, (summary["metric"], summary["samples"], tuple(summary["usage"]))) for run, summary in results]
+
+
+def test_a_failed_run_is_a_result_and_the_others_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(
+        ["compare", *SMALL, "--policies", "orderdp", "--prune-ratios", "0.5", "--seeds", "0", "--no-controls"]
+        + f"--lr 1e30 --schedule constant --out {tmp_path / 'a'}".split()
+    )
+    assert code == 0
+    assert "failed" in capsys.readouterr().out
+    assert "failed" in (tmp_path / "a" / "report.html").read_text()
+
+
+def command(out: Path) -> list[str]:
+    options = ["--policies", "orderdp,infobatch", "--prune-ratios", "0.5", "--seeds", "0,1", "--epochs", "12"]
+    return [
+        sys.executable,
+        "-m",
+        "orderdp",
+        "compare",
+        *SMALL,
+        *options,
+        "--checkpoint-seconds",
+        "0",
+        "--out",
+        str(out),
+    ]
+
+
+def test_killed_at_any_moment_it_goes_on_and_ends_like_an_undisturbed_one(tmp_path: Path) -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    straight, killed = tmp_path / "straight", tmp_path / "killed"
+    subprocess.run(command(straight), check=True, timeout=300, capture_output=True, env=environment)
+    for kill in range(3):
+        process = subprocess.Popen(
+            command(killed), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment, start_new_session=True
+        )
+        _wait_for_records(killed, more_than=4 + 9 * kill, process=process)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait(timeout=60)
+        process.stderr.close()
+    result = subprocess.run(command(killed), timeout=300, capture_output=True, text=True, env=environment)
+    assert result.returncode == 0, result.stderr
+    once, again = ({run.id: run for run in read_runs(folder)} for folder in (straight, killed))
+    assert once.keys() == again.keys()
+    for name, run in once.items():
+        for field in ("metric", "samples", "usage"):
+            assert run.summary[field] == again[name].summary[field]
+        assert [epoch["epoch"] for epoch in again[name].epochs] == [epoch["epoch"] for epoch in run.epochs]
+        lines = (killed / "runs" / name / "records.jsonl").read_text().splitlines()
+        kinds = [json.loads(line)["kind"] for line in lines]
+        assert kinds.count("summary") == 1  # no finished run was repeated
+
+
+def _wait_for_records(folder: Path, more_than: int, process: subprocess.Popen) -> None:
+    for _ in range(3000):
+        lines = sum(len(file.read_bytes().splitlines()) for file in folder.glob("runs/*/records.jsonl"))
+        if lines > more_than:
+            return
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.02)
+    raise AssertionError("no records came")
+
+
+def test_ctrl_c_saves_says_how_to_go_on_and_exits_with_130(tmp_path: Path) -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    arguments = ["train", *SMALL, "--epochs", "500", "--prune-ratio", "0.5", "--out", str(tmp_path)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "orderdp", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+    _wait_for_records(tmp_path, more_than=3, process=process)
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert "Interrupted; saved. Go on with: orderdp train" in output
+    assert "--resume" in output
+    assert "Traceback" not in errors
+    assert list(tmp_path.glob("runs/*/checkpoint.pt"))
+
+
+def test_settings_may_not_change_under_a_comparison(tmp_path: Path) -> None:
+    remember_settings(BASE, tmp_path)
+    remember_settings(BASE, tmp_path)
+    with pytest.raises(ConfigError, match=r"holds runs with other settings: lr: was 0\.1, is 0\.5"):
+        remember_settings(Settings.from_dict({**BASE.as_dict(), "lr": 0.5}), tmp_path)
+
+
+# -- the search -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("limit", [0.0, 0.05, 0.32, 0.6, 0.9, 0.95])
+def test_bisection_finds_the_largest_ratio_without_measurable_loss(limit: float) -> None:
+    asked: list[str] = []
+
+    def train(runs: list[Settings]) -> list[Run]:
+        asked.extend(run.run_id for run in runs)
+        return [_made_up(run, limit) for run in runs]
+
+    probes = list(find_lossless(BASE, Contender("orderdp", {}), [0, 1, 2], train))
+    found = max((probe.prune_ratio for probe in probes if probe.lossless), default=0.0)
+    assert found == pytest.approx(min(0.9, int(limit * 20 + 1e-9) / 20))
+    assert len(probes) <= 5
+    with pytest.raises(ConfigError, match="at least two seeds"):
+        list(find_lossless(BASE, Contender("orderdp", {}), [0], train))
+
+
+def _made_up(settings: Settings, limit: float) -> Run:
+    """Loses a point as soon as more than the limit is pruned."""
+    ratio = settings.prune_ratio or 0.0
+    metric = 90 + settings.seed - (1.0 + 0.01 * settings.seed if ratio > limit else 0.02 * (settings.seed - 1))
+    summary = {"status": "done", "metric": metric, "samples": 100, "full_samples": 100, "saved": ratio}
+    return Run(settings.run_id, {**settings.as_dict(), "label": settings.label}, summary=summary)
+
+
+# -- the commands ---------------------------------------------------------------------------------------------------
+
+
+def test_compare_prints_a_table_writes_a_page_and_can_be_extended(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["compare", *SMALL, "--policies", "orderdp", "--prune-ratios", "0.5", "--out", str(tmp_path)]
+    assert main([*options, "--seeds", "0"]) == 0
+    output = capsys.readouterr().out
+    assert "[4/4]" in output
+    assert "one seed, no interval" in output
+    assert str(tmp_path / "report.html") in output
+    assert main([*options, "--seeds", "0,1", "--quiet"]) == 0
+    assert "over 2 seeds" in capsys.readouterr().out
+    assert len(read_runs(tmp_path)) == 8
+    assert main(["report", str(tmp_path), "--markdown"]) == 0
+    assert "| orderdp 50%" in capsys.readouterr().out
+
+
+def test_a_task_of_ones_own_is_trained_and_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    task = ["--task", f"{ROOT / 'examples' / 'own_task.py'}:make", "--epochs", "3", "--threads", "1"]
+    assert main(["compare", *task, "--prune-ratios", "0.4", "--seeds", "0", "--out", str(tmp_path)]) == 0
+    assert "orderdp 40%" in capsys.readouterr().out
+    assert {run.config["policy"] for run in read_runs(tmp_path)} == {
+        "full",
+        "reduced",
+        "random",
+        "infobatch",
+        "orderdp",
+    }
+
+
+def test_train_refuses_what_is_there_and_resumes_it_when_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["train", *SMALL, "--prune-ratio", "0.5", "--out", str(tmp_path)]
+    assert main(options) == 0
+    assert main(options) == 2
+    assert "Go on with it by --resume" in capsys.readouterr().err
+    assert main([*options, "--resume"]) == 0
+    assert "finished already" in capsys.readouterr().out
+    assert main([*options, "--lr", "0.7", "--resume"]) == 2
+    assert "lr: was 0.1, is 0.7" in capsys.readouterr().err
+
+
+def test_a_config_file_and_a_preset_give_settings_and_the_command_line_goes_before_them(tmp_path: Path) -> None:
+    config = tmp_path / "run.toml"
+    config.write_text('preset = "cpu"\ndata = "digits"\nmodel = "mlp"\nwidth = 16\nepochs = 7\nlr = 0.05\n')
+    assert (
+        main(["train", "--config", str(config), "--epochs", "1", "--prune-ratio", "0.5", "--out", str(tmp_path / "o")])
+        == 0
+    )
+    (run,) = read_runs(tmp_path / "o")
+    assert (run.config["epochs"], run.config["lr"], run.config["batch_size"]) == (1, 0.05, 128)
+
+
+def test_find_lossless_says_what_it_tried_and_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["compare", *SMALL, "--policies", "orderdp", "--find-lossless", "--resolution", "0.3", "--seeds", "0,1"]
+    assert main([*options, "--quiet", "--out", str(tmp_path)]) == 0
+    output = capsys.readouterr().out
+    assert "orderdp 60%" in output
+    assert "largest ratio" in output or "at every ratio that was tried" in output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["train", "--data", "digits", "--policy", "orderpd"], "Did you mean 'orderdp'?"),
+        (["train", "--data", "digits", "--policy", "ucb:cc=1", "--prune-ratio", "0.3"], "Did you mean 'c'?"),
+        (["train", "--data", "digitz", "--prune-ratio", "0.3"], "Did you mean 'digits'?"),
+        (["train", "--data", "digits", "--model", "cmn", "--prune-ratio", "0.3"], "Did you mean 'cnn'?"),
+        (["train", "--data", "digits", "--preset", "cpuu", "--prune-ratio", "0.3"], "Did you mean 'cpu'?"),
+        (["train", "--data", "digits", "--optimiser", "sdg", "--prune-ratio", "0.3"], "Did you mean 'sgd'?"),
+        (["train", "--data", "digits", "--schedule", "cosinus", "--prune-ratio", "0.3"], "Did you mean 'cosine'?"),
+        (["train", "--data", "digits", "--prune-ratio", "40"], "It is a fraction, not a percentage."),
+        (["train", "--data", "digits"], "give prune_ratio"),
+        (["train", "--data", "digits", "--prune-ratio", "0.3", "--device", "abacus"], "device 'abacus' cannot be used"),
+        (["compare", "--data", "digits", "--prune-ratios", "a"], "numbers separated by commas"),
+        (["compare", "--data", "digits", "--jobs", "0"], "--jobs must be at least 1"),
+        (["compare", "--data", "digits", "--find-lossless", "--seeds", "0"], "at least two seeds"),
+    ],
+    ids=lambda value: " ".join(value[2:]) if isinstance(value, list) else "",
+)
+def test_bad_usage_is_said_before_anything_is_trained(
+    arguments: list[str], complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*arguments, "--out", str(tmp_path / "out")]) == 2
+    assert complaint in capsys.readouterr().err
+    assert not list(tmp_path.glob("out/runs/*/records.jsonl"))
+
+
+def test_a_folder_that_cannot_be_written_to_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+    assert main(["compare", *SMALL, "--prune-ratios", "0.5", "--out", str(tmp_path / "file" / "out")]) == 2
+    assert "cannot be written to" in capsys.readouterr().err
+
+
+def test_plain_lines_of_progress_have_the_time_left(capsys: pytest.CaptureFixture[str]) -> None:
+    said: list[str] = []
+    run = Settings.from_dict({**BASE.as_dict(), "policy": "orderdp", "prune_ratio": 0.5})
+    seconds = dict.fromkeys(("training_seconds", "selection_seconds", "overhead_seconds"), 2.0)
+    with show_progress(3, 1, quiet=False, say=said.append) as progress:
+        progress.watch(run, 1.0, 2, None)
+        progress.ended(run, {"status": "done", "metric": 91.234, "saved": 0.5, **seconds})
+        progress.ended(run, {"status": "failed", "reason": "the loss became nan in epoch 1"})
+    assert said[0].startswith("[2/3] orderdp 50%, seed 0: 91.23 %, 50.0% fewer samples, 6.0 s; about ")
+    assert said[1] == "[3/3] orderdp 50%, seed 0: failed, the loss became nan in epoch 1; about 0.0 s left"
+    with show_progress(3, 1, quiet=True, say=said.append) as progress:
+        progress.ended(run, {"status": "done", "metric": 91.234, "saved": 0.5, **seconds})
+    assert len(said) == 2
+
+
+def test_bars_on_a_terminal_come_and_go(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    seconds = dict.fromkeys(("training_seconds", "selection_seconds", "overhead_seconds"), 2.0)
+    with show_progress(2, 0, quiet=False, say=print) as progress:
+        progress.watch(BASE, 1.0, 2, 88.0)
+        progress.ended(BASE, {"status": "done", "metric": 90.0, "saved": 0.0, **seconds})
+    assert "full data, seed 0: 90.00 %" in capsys.readouterr().out
+
+
+def test_data_commands(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["data", "list"]) == 0
+    assert "fashion-mnist" in capsys.readouterr().out
+    assert main(["data", "fetch"]) == 2
+    assert "needs the name of a data set" in capsys.readouterr().err
+    assert main(["data", "where", "cifar100", "--data-dir", str(tmp_path)]) == 0
+    assert main(["data", "fetch", "fashion-mist"]) == 2
+    assert "Did you mean 'fashion-mnist'?" in capsys.readouterr().err
+
+
+def test_records_of_a_run_name_what_was_typed(tmp_path: Path) -> None:
+    result = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "orderdp",
+            "train",
+            *SMALL,
+            "--epochs",
+            "1",
+            "--prune-ratio",
+            "0.5",
+            "--out",
+            str(tmp_path),
+        ],
+        check=True,
+        timeout=120,
+        capture_output=True,
+        text=True,
+    )
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert read_run(folder).command.startswith("orderdp train --data digits")
+    assert str(folder) in result.stdout
