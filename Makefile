@@ -12,8 +12,8 @@ BROWSER_READY := $(VENV)/.browser-ready
 help:             ## What there is to make
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1	/' | expand -t 20
 
-demo: $(READY)    ## Trains on digits, all data against OrderDP
-	$(BIN)/python examples/digits.py
+demo: $(READY)    ## Compares all data, its controls, InfoBatch and OrderDP on real images
+	$(BIN)/python examples/demo.py
 
 test: $(READY)    ## Runs all tests
 	$(BIN)/python -m pytest $(ARGS)

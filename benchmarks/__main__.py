@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from benchmarks import augment, draw, epoch, loader, memory, policies, update, weights
+from benchmarks import augment, draw, epoch, loader, memory, policies, update, weights, workbench
 from benchmarks.conditions import conditions
 
 BENCHMARKS: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
@@ -23,6 +23,8 @@ BENCHMARKS: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
     "weights": weights.weights,
     "policies": policies.policies,
     "augment": augment.augment,
+    "workbench": workbench.workbench,
+    "import": workbench.imports,
     "draw-100m": draw.hundred_million,
 }
 

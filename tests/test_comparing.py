@@ -70,11 +70,9 @@ def _labelled(results) -> list[tuple[str, tuple]]:
 
 
 def test_a_failed_run_is_a_result_and_the_others_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code = main(
-        ["compare", *SMALL, "--policies", "orderdp", "--prune-ratios", "0.5", "--seeds", "0", "--no-controls"]
-        + f"--lr 1e30 --schedule constant --out {tmp_path / 'a'}".split()
-    )
-    assert code == 0
+    options = ["--policies", "orderdp", "--prune-ratios", "0.5", "--seeds", "0", "--no-controls"]
+    diverging = ["--lr", "1e30", "--schedule", "constant"]
+    assert main(["compare", *SMALL, *options, *diverging, "--out", str(tmp_path / "a")]) == 0
     assert "failed" in capsys.readouterr().out
     assert "failed" in (tmp_path / "a" / "report.html").read_text()
 

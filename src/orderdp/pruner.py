@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 import torch
 from torch.utils.data import DataLoader
@@ -41,9 +42,19 @@ _VERSION = 1
 
 
 def _outside_graphs(method: _Method) -> _Method:
-    """Keeps a method out of `torch.compile`, which would trace the bookkeeping and guard on its counters."""
-    disabled: _Method = torch.compiler.disable(method)  # type: ignore[no-untyped-call]
-    return disabled
+    """Keeps a method out of `torch.compile`, which would trace the bookkeeping and guard on its counters.
+
+    The compiler is asked to keep out only while it is tracing: loading it takes as long as loading torch, and most
+    loops do without.
+    """
+
+    @functools.wraps(method)
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return torch.compiler.disable(method)(*args, **kwargs)  # type: ignore[no-untyped-call]
+        return method(*args, **kwargs)
+
+    return cast("_Method", guarded)
 
 
 class Pruner:

@@ -33,12 +33,13 @@ def mlp(shape: Sequence[int], classes: int, *, width: int = 256) -> nn.Module:
 class CompactCNN(nn.Module):
     """A residual network of nine layers, for processors without a graphics card.
 
-    The first convolution sees the whole image; three stages halve it, the first and the last with a residual block.
+    Only the first convolution sees the whole image, which is where most of the time would go: it is halved three times,
+    and each time a residual block follows.
 
     Args:
         shape: Channels, height and width of an image.
         classes: How many.
-        width: Channels of the first layer; the stages have 2, 4 and 4 times as many.
+        width: Channels of the first layer; the later stages have 2 and 4 times as many.
     """
 
     def __init__(self, shape: Sequence[int], classes: int, *, width: int = 16) -> None:
@@ -49,12 +50,12 @@ class CompactCNN(nn.Module):
             )
         self.stem = _convolution(shape[0], width)
         self.stages = nn.Sequential(
+            nn.MaxPool2d(2, ceil_mode=True),
+            _Residual(width),
             _convolution(width, 2 * width),
             nn.MaxPool2d(2, ceil_mode=True),
             _Residual(2 * width),
             _convolution(2 * width, 4 * width),
-            nn.MaxPool2d(2, ceil_mode=True),
-            _convolution(4 * width, 4 * width),
             nn.MaxPool2d(2, ceil_mode=True),
             _Residual(4 * width),
         )

@@ -149,7 +149,15 @@ class Settings:
 
 #: Named starting points. The paper's own recipes, and one for two cores.
 PRESETS: dict[str, dict[str, Any]] = {
-    "cpu": {"model": "cnn", "width": 8, "epochs": 10, "batch_size": 128, "lr": 0.2, "schedule": "onecycle"},
+    "cpu": {
+        "model": "cnn",
+        "width": 16,
+        "epochs": 10,
+        "batch_size": 128,
+        "lr": 0.2,
+        "schedule": "onecycle",
+        "channels_last": True,
+    },
     "paper-cifar-resnet18": {
         "model": "resnet18",
         "epochs": 200,
