@@ -15,8 +15,8 @@ from orderdp.errors import OrderDPError
 from orderdp.workbench import data
 
 OUT = Path("build/demo")
-FASHION = "--data fashion-mnist?train=12000 --preset cpu --width 8 --epochs 8 --evaluate-every 4".split()
-DIGITS = "--data digits --model mlp --epochs 30 --batch-size 32".split()
+FASHION = ["--data", "fashion-mnist?train=12000", "--preset", "cpu", "--width", "8", "--epochs", "8"]
+DIGITS = ["--data", "digits", "--model", "mlp", "--epochs", "30", "--batch-size", "32"]
 
 
 def choose_data() -> tuple[str, list[str]]:
