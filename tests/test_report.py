@@ -303,6 +303,13 @@ def test_the_headline_prefers_what_is_sure_to_what_saves() -> None:
     assert headline(compare(runs))[0].startswith("OrderDP 40 %")
 
 
+def test_the_headline_prefers_a_small_loss_that_is_known_to_one_that_may_be_large() -> None:
+    runs = [full(90.0, seed) for seed in range(3)]
+    runs += [run(89.85 + 0.005 * seed, seed) for seed in range(3)]
+    runs += [run(90.0 + 0.5 * (-1) ** seed, seed, policy="infobatch", label="InfoBatch 40 %") for seed in range(3)]
+    assert headline(compare(runs))[0].startswith("OrderDP 40 %")
+
+
 def test_the_headline_of_nothing_but_losses_is_a_loss() -> None:
     runs = [full(90.0, seed) for seed in range(3)] + [run(85.0 + 0.1 * seed, seed) for seed in range(3)]
     assert "loses 4.90 points" in headline(compare(runs))[0]

@@ -53,18 +53,17 @@ def headline(rows: Sequence[Row]) -> list[str]:
 
 
 def _merit(row: Row) -> tuple[int, float]:
-    """Lossless before unmeasurable before loss. Within the first what saves most, else what is surest or loses least.
+    """Lossless before all others, and of those what saves most; else what loses least for sure.
 
-    Choosing the largest saving among the merely unmeasurable would favour whatever was measured worst.
+    "No measurable loss" is no merit by itself: it is said of whatever was measured badly enough, and a loss that is
+    known to be small is worth more than one that may be large.
     """
     difference = row.against_full
     if difference is None or difference.low is None:
         return 0, row.metric or 0.0
     if row.verdict == "lossless":
-        return 3, row.saved or 0.0
-    if row.verdict.startswith("no measurable loss"):
-        return 2, difference.low
-    return 1, difference.mean
+        return 2, row.saved or 0.0
+    return 1, difference.low
 
 
 def _main_sentence(row: Row) -> str:

@@ -8,8 +8,15 @@ from collections.abc import Iterable, Sequence
 __all__ = ["show"]
 
 
-def show(title: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Prints a table; without a header line where all of it is empty."""
+def show(title: str, header: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: bool = False) -> None:
+    """Prints a table; without a header line where all of it is empty.
+
+    Args:
+        title: Above it.
+        header: Of the columns.
+        rows: Their cells.
+        numbers: Whether all but the first column hold numbers, which are not broken up.
+    """
     lines = [tuple(row) for row in rows]
     if importlib.util.find_spec("rich") is None:
         _show_plainly(title, header, lines)
@@ -18,9 +25,11 @@ def show(title: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> No
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left", box=box.SIMPLE, show_header=any(header))
+    table = Table(
+        title=title, title_justify="left", box=box.SIMPLE, show_header=any(header), padding=(0, 1 - numbers, 0, 1)
+    )
     for place, name in enumerate(header):
-        table.add_column(name, overflow="fold", style="bold" if place == 0 else "")
+        table.add_column(name, overflow="fold", style="bold" if place == 0 else "", no_wrap=numbers and place > 0)
     for line in lines:
         table.add_row(*line)
     Console().print(table)

@@ -24,7 +24,7 @@ def show_comparison(title: str, rows: Sequence[Row], say: Callable[[str], None])
     lines = [_line(row) for row in rows]
     used = [place for place, name in enumerate(_HEADER) if place == 0 or any(line[place] for line in lines)]
     shown = [[line[place] for place in used] for line in lines]
-    show(f"{title}: samples and time saved, points gained", [_HEADER[place] for place in used], shown)
+    show(f"{title}: samples and time saved, points gained", [_HEADER[place] for place in used], shown, numbers=True)
     for row in rows:
         if row.policy != "full":
             say(f"  {row.label}: {row.verdict}")
