@@ -75,7 +75,9 @@ def test_factorised_products_are_those_of_the_rows_written_out() -> None:
 
 
 def small_net() -> nn.Module:
-    return nn.Sequential(nn.Linear(WIDTH, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, CLASSES)).eval()
+    return nn.Sequential(
+        nn.Linear(WIDTH, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, CLASSES)
+    ).eval()
 
 
 def test_gradient_norms_of_all_parameters_are_those_of_one_sample_at_a_time() -> None:
@@ -360,9 +362,7 @@ def test_deepfool_of_a_linear_model_is_the_distance_to_the_nearest_boundary() ->
     w, logits = model.weight.detach(), model(x).detach()
     for i, found in enumerate(perturbation_norms(model, x)):
         top = int(logits[i].argmax())
-        gaps = [
-            ((logits[i, top] - logits[i, c]) / (w[top] - w[c]).norm()).item() for c in range(CLASSES) if c != top
-        ]
+        gaps = [((logits[i, top] - logits[i, c]) / (w[top] - w[c]).norm()).item() for c in range(CLASSES) if c != top]
         assert found.item() == pytest.approx(min(gaps), rel=1e-2, abs=1e-3)
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
 from typing import Any
 
 import numpy as np
@@ -28,8 +30,9 @@ class Store:
     """
 
     def __init__(self, folder: str | os.PathLike[str] | None) -> None:
-        self._temporary = TemporaryDirectory(prefix="orderdp-proxy-") if folder is None else None
-        self.folder = Path(folder if self._temporary is None else self._temporary.name)  # type: ignore[arg-type]
+        self.folder = Path(mkdtemp(prefix="orderdp-proxy-") if folder is None else folder)
+        if folder is None:
+            weakref.finalize(self, shutil.rmtree, self.folder, True)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.seconds: dict[str, float] = {}
 
