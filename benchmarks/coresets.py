@@ -5,6 +5,8 @@ network trained for ten epochs on them, once, and its time is a line of its own.
 process that finds the proxy's recordings on disk, so its memory is its own: the high-water mark of the process above
 what it had when the features had been read.
 
+One thread each: where others share the cores, small products of several threads wait for the one that is not let in.
+
 Takes about an hour, so it runs only where it is named: ``python -m benchmarks coresets``, or ``coresets-10k`` for the
 smaller half of it.
 """
@@ -13,6 +15,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -66,5 +69,6 @@ def _growth(earlier: float | None, now: float, sizes: tuple[int, ...]) -> dict[s
 
 def _probe(cache: str, name: str, n: int) -> dict[str, Any]:
     command = [sys.executable, "-m", "benchmarks.coresets_probe", cache, name, str(n)]
-    done = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True)
+    one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    done = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True, env={**os.environ, **one_thread})
     return json.loads(done.stdout) if done.returncode == 0 else {"failed": done.returncode}

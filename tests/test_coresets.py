@@ -251,7 +251,7 @@ def test_every_method_has_a_card_that_names_its_parameters(name: str) -> None:
 def test_a_wrong_name_or_parameter_suggests_the_right_one() -> None:
     with pytest.raises(ConfigError, match="Did you mean 'el2n'"):
         coresets.build("el2m")
-    with pytest.raises(ConfigError, match="'el2n' has no parameter 'epochs'. Did you mean 'epoch'"):
+    with pytest.raises(ConfigError, match=r"'el2n' has no parameter 'epochs'. Did you mean 'epoch'"):
         coresets.build("el2n", epochs=3)
     with pytest.raises(ConfigError, match="no coreset method with a name"):
         coresets.config_of(coresets.Method())
@@ -289,7 +289,7 @@ def test_missing_labels_are_told_with_the_way_out() -> None:
         DatasetError, match=r"for class-balanced budgets. Give the proxy labels=..., or .* balanced=False"
     ):
         KCenter().select(arrays, 0.5, seed=0)
-    with pytest.raises(DatasetError, match="EL2N needs the label of each sample. Give the proxy labels"):
+    with pytest.raises(DatasetError, match=r"EL2N needs the label of each sample. Give the proxy labels"):
         EL2N(balanced=False).select(arrays, 0.5, seed=0)
 
 

@@ -191,7 +191,7 @@ def test_grad_match_matches_the_mean_gradient_better_than_chance() -> None:
 def test_grad_match_says_when_its_matrix_would_not_fit() -> None:
     n = 40_000
     arrays = Arrays(np.zeros((n, 1)), np.zeros((n, 2)), np.arange(n) % 2)
-    with pytest.raises(ConfigError, match="more than 1.5. Use balanced=True, or prune more"):
+    with pytest.raises(ConfigError, match=r"more than 1.5. Use balanced=True, or prune more"):
         GradMatch(balanced=False).select(arrays, 0.5, seed=0)
 
 

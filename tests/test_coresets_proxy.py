@@ -185,9 +185,9 @@ def test_the_last_layer_can_be_named_where_another_one_is_called_after_it() -> N
 
 
 def test_a_head_that_does_not_exist_or_is_not_linear_is_refused() -> None:
-    with pytest.raises(ConfigError, match="got 'outt'. Did you mean 'out'"):
+    with pytest.raises(ConfigError, match=r"got 'outt'. Did you mean 'out'"):
         Proxy(Odd, (X, Y), head="outt")
-    with pytest.raises(ConfigError, match="must go through an nn.Linear"):
+    with pytest.raises(ConfigError, match=r"must go through an nn.Linear"):
         Proxy(lambda: nn.Identity(), (X, Y))
 
 
@@ -234,14 +234,14 @@ def test_nothing_is_trained_that_nobody_asked_for(epochs_trained: list[int]) -> 
 
 
 def test_a_proxy_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path: Path, epochs_trained: list[int]) -> None:
-    class Stop(Exception):
+    class StopError(Exception):
         pass
 
     def stop(what: str, done: int, total: int) -> None:
         if "epoch 3" in what and done == 2:
-            raise Stop
+            raise StopError
 
-    with pytest.raises(Stop):
+    with pytest.raises(StopError):
         make(tmp_path, epochs=4, progress=stop).features()
     assert len(epochs_trained) == 3
     resumed = make(tmp_path, epochs=4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from math import exp, log, sqrt
 
 import numpy as np
@@ -99,7 +100,7 @@ def test_forgetting_counts_a_written_out_history() -> None:
 @given(numpy_arrays(bool, (6, 5)))
 def test_forgetting_counts_by_looking_at_one_sample_at_a_time(correct: np.ndarray) -> None:
     for sample, events in zip(correct.T.tolist(), forgetting_events(correct), strict=True):
-        lost = sum(was and not now for was, now in zip(sample, sample[1:], strict=False))
+        lost = sum(was and not now for was, now in pairwise(sample))
         assert events == (lost if any(sample) else float("inf"))
 
 
