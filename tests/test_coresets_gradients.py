@@ -302,6 +302,23 @@ def test_annealing_finds_a_shorter_sum_and_keeps_the_sizes() -> None:
     assert sorted(np.concatenate((removed[1], kept[1])).tolist()) == list(range(30, 60))
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_annealing_ends_at_the_best_set_it_met(seed: int) -> None:
+    """A short run ends hot, somewhere worse than the best; it must go back."""
+    rng = np.random.default_rng(seed)
+    vectors, removed, kept = rng.standard_normal((20, 3)), [np.arange(10)], [np.arange(10, 20)]
+    before = np.square(vectors[:10].sum(0)).sum()
+    value = anneal(vectors, removed, kept, 15, rng)
+    assert value == pytest.approx(np.square(vectors[removed[0]].sum(0)).sum())
+    assert value <= before + 1e-9
+
+
+def test_generalization_pruning_starts_without_the_samples_of_least_influence() -> None:
+    arrays = Arrays(*problem(12))
+    kept = GeneralizationPruning(moves=0, balanced=False).select(arrays, 0.5, seed=0).indices
+    assert kept.tolist() == sorted(np.argsort(Influence().scores(arrays))[30:].tolist())
+
+
 def test_annealing_finds_the_best_of_a_small_problem() -> None:
     from itertools import combinations
 

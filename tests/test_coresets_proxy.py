@@ -92,6 +92,22 @@ def test_each_epoch_and_each_init_is_a_model_of_its_own() -> None:
     np.testing.assert_array_equal(proxy.logits(3, 0), proxy.logits())
 
 
+def test_grand_and_el2n_average_over_the_models_of_the_epoch_asked_for() -> None:
+    proxy = make(inits=2)
+    errors = [
+        np.linalg.norm(Gradients.of(proxy.features(2, i), proxy.logits(2, i), Y.numpy()).errors, axis=1) for i in (0, 1)
+    ]
+    lengths = [np.sqrt(np.square(proxy.features(2, i)).sum(1) + 1) for i in (0, 1)]
+    np.testing.assert_allclose(EL2N(epoch=2).scores(proxy), (errors[0] + errors[1]) / 2, rtol=1e-5)
+    wanted = (errors[0] * lengths[0] + errors[1] * lengths[1]) / 2
+    np.testing.assert_allclose(GraNd(epoch=2).scores(proxy), wanted, rtol=1e-5)
+    np.testing.assert_allclose(GraNd(epoch=2, repeats=1).scores(proxy), errors[0] * lengths[0], rtol=1e-5)
+    every, last = GraNd(epoch=2, layer="all").scores(proxy), wanted
+    assert (every > last).all()
+    chunks = GraNd(epoch=2, layer="all", chunk=7).scores(proxy)
+    np.testing.assert_allclose(every, chunks, rtol=1e-5)
+
+
 def test_correctness_is_that_of_the_moment_a_sample_was_trained_on() -> None:
     """Without steps to speak of, every epoch must say what the untrained model says."""
     proxy = Proxy(lambda: nn.Sequential(nn.Linear(64, 10)), (X, Y), lr=1e-12, epochs=3)
@@ -284,6 +300,10 @@ def test_the_cost_is_remembered_and_counted_for_what_is_used(tmp_path: Path) -> 
     proxy = make(tmp_path)
     cheap, dear = coresets.run("el2n", proxy, 0.5, seed=0, epoch=1), coresets.run("moso", proxy, 0.5, seed=0)
     assert 0 < cheap.proxy_seconds < dear.proxy_seconds <= proxy.seconds
+    spent = proxy._store.seconds
+    assert cheap.proxy_seconds == spent["train-0-1"] + spent["logits-0-1"]
+    passes = sum(spent[f"features-0-{epoch}"] for epoch in (1, 2, 3))
+    assert dear.proxy_seconds == pytest.approx(passes + sum(spent[f"train-0-{epoch}"] for epoch in (1, 2, 3)))
     again = coresets.run("moso", make(tmp_path), 0.5, seed=0)
     assert again.proxy_seconds == dear.proxy_seconds
 
