@@ -176,7 +176,7 @@ def test_every_pick_serves_at_least_itself_even_among_duplicates() -> None:
 
 @pytest.mark.parametrize("trade_off", [0.5, 1.0, 2.0])
 @pytest.mark.parametrize("seed", range(3))
-def test_lazy_graph_cut_picks_what_plain_greedy_picks(seed: int, trade_off: float) -> None:
+def test_graph_cut_picks_what_greedy_on_the_whole_kernel_picks(seed: int, trade_off: float) -> None:
     x = points(seed)
     s, picks = cosines(x), []
     for _ in range(40):

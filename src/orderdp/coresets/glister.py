@@ -33,15 +33,16 @@ def follow_validation(
     norms = np.sqrt(gradients.squared_norms())
     fixed = Gradients.of(validation.features, logits, validation.labels)
     known_at = now = fixed.mean()
-    known = gradients.along(known_at)
+    known, looked_at = gradients.along(known_at), 0
     open_places = left[groups] > 0
     picks = np.empty(int(counts.sum()), dtype=np.int64)
     for step in range(len(picks)):
         slack = norms * np.float32(np.linalg.norm(now - known_at))
         upper = np.where(open_places, known + slack, -np.inf)
         candidates = np.flatnonzero(upper >= np.where(open_places, known - slack, -np.inf).max())
-        if len(candidates) > 64 and len(candidates) > len(norms) // 8:
-            known_at, known = now, gradients.along(now)
+        looked_at += len(candidates)
+        if looked_at > len(norms) // 4:  # by now, looking at all of them once would have been cheaper
+            known_at, known, looked_at = now, gradients.along(now), 0
             candidates = np.array([np.where(open_places, known, -np.inf).argmax()])
         best = int(candidates[gradients[candidates].along(now).argmax()])
         picks[step] = best

@@ -10,13 +10,15 @@ from orderdp.coresets.last_layer import Gradients
 
 __all__ = ["Pursuit", "pursue"]
 
+_ROWS_AT_ONCE = 32
+
 
 @dataclass(frozen=True, eq=False)
 class Pursuit:
     """What a pursuit found.
 
     Attributes:
-        places: Which samples, in the order in which they joined; only those with a weight above 0.
+        places: Which samples: those with a weight above 0.
         weights: Of each, above 0.
         objectives: |target - weighted sum|^2 + ridge |weights|^2 after each step.
         along: Inner product of every gradient with what is left of the target.
@@ -44,7 +46,7 @@ def pursue(gradients: Gradients, target: np.ndarray, count: int, ridge: float) -
         best = int(candidates.argmax())
         if candidates[best] <= smallest or not active.add(best):
             break
-        left = target - gradients[active.places].mean(active.weights.astype(np.float32))
+        left = target - active.total()
         objectives.append(float(np.square(left, dtype=np.float64).sum() + ridge * np.square(active.weights).sum()))
         along = gradients.along(left)
         if len(objectives) > 2 * count + 10:
@@ -53,13 +55,19 @@ def pursue(gradients: Gradients, target: np.ndarray, count: int, ridge: float) -
 
 
 class _Active:
-    """The gradients in use, and the inverse of their Gram matrix plus the ridge, grown and shrunk by bordering."""
+    """The gradients in use, their weights, and the inverse of their Gram matrix plus the ridge.
+
+    The inverse grows and shrinks by bordering, and the weights with it, so a step costs O(size^2) and not its cube.
+    """
 
     def __init__(self, gradients: Gradients, target: np.ndarray, ridge: float, most: int) -> None:
-        self._gradients, self._ridge = gradients, ridge
+        self._ridge, self._all = ridge, gradients
         self._towards = gradients.along(target).astype(np.float64)
         self._inverse = np.empty((most, most))
         self._places = np.empty(most, dtype=np.int64)
+        # Copies, one below the other: looking them up at every step would cost more than working with them.
+        self._errors = np.empty((most, gradients.errors.shape[1]), dtype=np.float32)
+        self._inputs = np.empty((most, gradients.inputs.shape[1]), dtype=np.float32)
         self.weights = np.empty(0)
         self.size = 0
 
@@ -68,47 +76,69 @@ class _Active:
         """Which gradients are in use."""
         return np.asarray(self._places[: self.size])
 
+    def total(self) -> np.ndarray:
+        """Their weighted sum."""
+        return self._gradients().mean(self.weights.astype(np.float32))
+
     def add(self, place: int) -> bool:
         """Takes one more in and solves; False where it is, but for rounding, a combination of the others."""
-        one = self._gradients[np.array([place])]
-        cross = self._gradients[self.places].inner(one)[:, 0].astype(np.float64)
+        m, one = self.size, self._all[np.array([place])]
+        cross = self._gradients().inner(one)[:, 0].astype(np.float64)
         own = float(one.squared_norms()[0]) + self._ridge
-        inverse = self._inverse[: self.size, : self.size]
-        through = inverse @ cross
+        through = self._inverse[:m, :m] @ cross
         rest = own - float(cross @ through)
         if rest <= 1e-7 * own:
             return False
-        inverse += np.outer(through, through / rest)
-        m = self.size
+        _add_outer(self._inverse[:m, :m], through, through / rest)
         self._inverse[:m, m] = self._inverse[m, :m] = -through / rest
         self._inverse[m, m] = 1 / rest
-        self._places[m] = place
+        self._places[m], self._errors[m], self._inputs[m] = place, one.errors[0], one.inputs[0]
         self.size += 1
-        self._solve(np.append(self.weights, 0.0))
+        weight = (self._towards[place] - float(cross @ self.weights)) / rest
+        self._keep_positive(np.append(self.weights, 0.0), np.append(self.weights - through * weight, weight))
         return True
 
-    def _solve(self, before: np.ndarray) -> None:
-        """The best weights >= 0: from `before` towards the free solution, as far as nothing gets negative."""
-        while True:
-            free = self._inverse[: self.size, : self.size] @ self._towards[self.places]
-            if free.min() > 0:
-                self.weights = free
-                return
-            falling = free <= 0
-            steps = np.where(falling, before / np.maximum(before - free, 1e-300), np.inf)
-            step = min(1.0, float(steps.min()))
-            before = before + step * (free - before)
-            out = np.flatnonzero(falling & (steps <= step))
-            before = np.delete(before, out)
-            for place in out[::-1]:
-                self._remove(int(place))
+    def _keep_positive(self, before: np.ndarray, free: np.ndarray) -> None:
+        """From `before` towards the `free` solution, as far as nothing gets negative; what gets to 0 goes out."""
+        while len(free) and free.min() <= 0:
+            steps = np.where(free <= 0, before / np.maximum(before - free, 1e-300), np.inf)
+            first = int(steps.argmin())
+            before = before + min(1.0, float(steps[first])) * (free - before)
+            before = _without(before, first)
+            free = _without(
+                free - self._inverse[: self.size, first] * (free[first] / self._inverse[first, first]), first
+            )
+            self._remove(first)
+        self.weights = free
 
     def _remove(self, place: int) -> None:
-        m = self.size
-        last = m - 1
-        order = np.r_[0:place, place + 1 : m, place]
-        inverse = self._inverse[:m, :m][np.ix_(order, order)]
-        border = inverse[:last, last]
-        self._inverse[:last, :last] = inverse[:last, :last] - np.outer(border, border / inverse[last, last])
-        self._places[:m] = self._places[:m][order]
+        """Takes one out: the last one comes to its place."""
+        last = self.size - 1
+        order = np.arange(last)
+        if place < last:
+            order[place] = last
+        column = self._inverse[: self.size, place] / self._inverse[place, place]
+        row = self._inverse[place, : self.size].copy()
+        _add_outer(self._inverse[: self.size, : self.size], -column, row)
+        self._inverse[:last, place] = self._inverse[order, last]
+        self._inverse[place, :last] = self._inverse[last, order]
+        for array in (self._places, self._errors, self._inputs):
+            array[place] = array[last]
         self.size = last
+
+    def _gradients(self) -> Gradients:
+        return Gradients(self._errors[: self.size], self._inputs[: self.size])
+
+
+def _without(values: np.ndarray, place: int) -> np.ndarray:
+    """All but one of the values: the last one comes to its place."""
+    kept: np.ndarray = values[:-1].copy()
+    if place < len(kept):
+        kept[place] = values[-1]
+    return kept
+
+
+def _add_outer(matrix: np.ndarray, left: np.ndarray, right: np.ndarray) -> None:
+    """Adds an outer product, a few rows at a time: as a whole it would be as large as the matrix."""
+    for start in range(0, len(matrix), _ROWS_AT_ONCE):
+        matrix[start : start + _ROWS_AT_ONCE] += left[start : start + _ROWS_AT_ONCE, None] * right
