@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 
 import numpy as np
 import pytest
@@ -380,10 +381,12 @@ def test_too_few_samples_for_neighbours_or_clusters_are_told() -> None:
 
 
 def test_a_missing_library_is_told_with_the_pip_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "sklearn.cluster", None)
-    arrays = Arrays(features=np.ones((40, 2)))
-    with pytest.raises(ConfigError, match=r"pip install 'orderdp\[coresets\]'"):
-        coresets.Prototypes(balanced=False).select(arrays, 0.5, seed=0)
+    proxy = Proxy(net, digits(40))
+    for method, module in ((coresets.Prototypes(), "sklearn.cluster"), (Cal(), "sklearn.neighbors")):
+        monkeypatch.setitem(sys.modules, module, None)
+        with pytest.raises(ConfigError, match=r"pip install 'orderdp\[coresets\]'"):
+            method.select(proxy, 0.5, seed=0)
+    assert proxy.seconds == 0  # told before anything was trained
 
 
 def test_a_seed_must_be_one() -> None:

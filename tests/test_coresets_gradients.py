@@ -263,8 +263,10 @@ def test_the_hessian_is_that_of_autograd() -> None:
     np.testing.assert_allclose(dense_hessian(features, (x @ weights.T).numpy(), 0.0), wanted, atol=1e-6)
 
 
-@pytest.mark.parametrize("damping", [0.001, 0.1])
-def test_influence_is_a_dense_solve(damping: float) -> None:
+@pytest.mark.parametrize(("damping", "at_once"), [(0.001, 1 << 23), (0.1, 1 << 23), (0.1, 100)])
+def test_influence_is_a_dense_solve(damping: float, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orderdp.coresets.hessian._SOLVED_AT_ONCE", at_once)
+    monkeypatch.setattr("orderdp.coresets.hessian._BLOCK", at_once)
     features, logits, labels = problem(10)
     _, rows = flat_gradients(10)
     wanted = np.linalg.solve(dense_hessian(features, logits, damping), rows.T).T

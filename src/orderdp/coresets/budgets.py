@@ -8,7 +8,7 @@ import numpy as np
 
 from orderdp.errors import ConfigError
 
-__all__ = ["Balance", "budgets", "check_balance", "even_budgets", "proportional_budgets"]
+__all__ = ["Balance", "budgets", "check_balance", "class_members", "even_budgets", "proportional_budgets"]
 
 #: True: each class keeps its share. "equal": each class keeps as many. False: classes do not matter.
 Balance: TypeAlias = bool | Literal["equal"]
@@ -39,6 +39,17 @@ def budgets(labels: np.ndarray, k: int, balanced: Literal[True, "equal"] = True)
     classes, sizes = np.unique(labels, return_counts=True)
     shared = even_budgets(sizes, k) if balanced == "equal" else proportional_budgets(sizes, k)
     return dict(zip(classes.tolist(), shared.tolist(), strict=True))
+
+
+def class_members(labels: np.ndarray) -> dict[int, np.ndarray]:
+    """The samples of each class, ascending. One sort, however many classes there are.
+
+    >>> {label: members.tolist() for label, members in class_members(np.array([2, 0, 2])).items()}
+    {0: [1], 2: [0, 2]}
+    """
+    classes, sizes = np.unique(labels, return_counts=True)
+    members = np.split(np.argsort(labels, kind="stable"), np.cumsum(sizes)[:-1])
+    return dict(zip(classes.tolist(), members, strict=True))
 
 
 def proportional_budgets(sizes: np.ndarray, k: int) -> np.ndarray:

@@ -53,6 +53,7 @@ class Cal(ScoreMethod):
 
     def rate(self, source: Source, seed: int) -> np.ndarray:
         """The divergences."""
+        sklearn("neighbors")  # or the proxy would be trained first
         if self.neighbours >= source.n:
             raise ConfigError(f"neighbours must be fewer than the {source.n} samples, got {self.neighbours}.")
         return contrast(source.features(), source.logits(), self.neighbours)

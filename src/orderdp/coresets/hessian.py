@@ -15,7 +15,11 @@ from orderdp.coresets.last_layer import Gradients
 
 __all__ = ["Hessian", "influence_vectors"]
 
-_ROWS_AT_ONCE = 4096
+#: Numbers in a block of rows: 64 MB of float32.
+_BLOCK = 1 << 24
+
+#: Numbers in the right sides that are solved at once: 64 MB of float64, and conjugate gradients need six of them.
+_SOLVED_AT_ONCE = 1 << 23
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,8 +41,9 @@ class Hessian:
         count, classes, width = directions.shape
         flat = directions.reshape(count * classes, width).astype(np.float32)
         result = np.zeros((count * classes, width))
-        for start in range(0, len(self.inputs), _ROWS_AT_ONCE):
-            x, p = self.inputs[start : start + _ROWS_AT_ONCE], self.probabilities[start : start + _ROWS_AT_ONCE]
+        rows = _rows_at_once(count * classes)
+        for start in range(0, len(self.inputs), rows):
+            x, p = self.inputs[start : start + rows], self.probabilities[start : start + rows]
             moved = (x @ flat.T).reshape(len(x), count, classes)
             moved -= np.einsum("nc,nrc->nr", p, moved)[:, :, None]
             moved *= p[:, None, :]
@@ -89,17 +94,33 @@ def influence_vectors(gradients: Gradients, hessian: Hessian, probes: int, rng: 
     """
     shape = gradients.errors.shape[1], gradients.inputs.shape[1]
     size = shape[0] * shape[1]
-    if size <= probes:
-        right_sides = np.eye(size).reshape(size, *shape)
-    else:
-        right_sides = rng.choice(np.array([-1.0, 1.0]), (probes, *shape)) / np.sqrt(probes)
-    flat = hessian.solve(right_sides).reshape(-1, shape[1]).astype(np.float32)
-    vectors = np.empty((len(gradients), len(right_sides)), dtype=np.float32)
-    for start in range(0, len(gradients), _ROWS_AT_ONCE):
-        part = slice(start, start + _ROWS_AT_ONCE)
-        moved = (gradients.inputs[part] @ flat.T).reshape(-1, len(right_sides), shape[0])
-        vectors[part] = np.einsum("nc,nrc->nr", gradients.errors[part], moved)
+    count = size if size <= probes else probes
+    vectors = np.empty((len(gradients), count), dtype=np.float32)
+    at_once = max(1, _SOLVED_AT_ONCE // size)
+    for start in range(0, count, at_once):
+        part = slice(start, min(start + at_once, count))
+        if size <= probes:
+            right_sides = np.eye(size)[part].reshape(-1, *shape)
+        else:
+            right_sides = rng.choice(np.array([-1.0, 1.0]), (part.stop - part.start, *shape)) / np.sqrt(probes)
+        vectors[:, part] = _products(gradients, hessian.solve(right_sides))
     return vectors
+
+
+def _products(gradients: Gradients, directions: np.ndarray) -> np.ndarray:
+    """Inner products of each gradient with each direction, (n, count)."""
+    count, classes, width = directions.shape
+    flat = directions.reshape(-1, width).astype(np.float32)
+    products = np.empty((len(gradients), count), dtype=np.float32)
+    rows = _rows_at_once(count * classes)
+    for start in range(0, len(gradients), rows):
+        moved = (gradients.inputs[start : start + rows] @ flat.T).reshape(-1, count, classes)
+        products[start : start + rows] = np.einsum("nc,nrc->nr", gradients.errors[start : start + rows], moved)
+    return products
+
+
+def _rows_at_once(width: int) -> int:
+    return max(1, _BLOCK // width)
 
 
 def _dots(a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -10,7 +10,7 @@ import numpy as np
 
 from orderdp import draw
 from orderdp.checks import checked_seed
-from orderdp.coresets.budgets import Balance, budgets, check_balance
+from orderdp.coresets.budgets import Balance, budgets, check_balance, class_members
 from orderdp.coresets.needs import Needs
 from orderdp.coresets.source import Source
 from orderdp.errors import DatasetError
@@ -68,7 +68,8 @@ class Task:
         if self.balanced is False:
             return [Group("all", np.arange(self.source.n), self.k)]
         shared = budgets(self.labels, self.k, self.balanced)
-        return [Group(name, np.flatnonzero(self.labels == name), count) for name, count in shared.items() if count]
+        members = class_members(self.labels)
+        return [Group(name, members[name], count) for name, count in shared.items() if count]
 
     def rng(self, *tags: int | str) -> np.random.Generator:
         """A generator of this method, seed and purpose."""

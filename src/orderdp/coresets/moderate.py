@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from orderdp.coresets.budgets import class_members
 from orderdp.coresets.method import Group, Method, Task
 from orderdp.coresets.needs import Needs
 from orderdp.policy import Selection
@@ -16,8 +17,7 @@ __all__ = ["Moderate", "distances_to_class_median", "middle"]
 def distances_to_class_median(features: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Distance of each sample to the median feature of its class, coordinate by coordinate."""
     distances = np.empty(len(labels), dtype=np.float32)
-    for label in np.unique(labels):
-        members = np.flatnonzero(labels == label)
+    for members in class_members(labels).values():
         own = features[members]
         distances[members] = np.linalg.norm(own - np.median(own, axis=0), axis=1)
     return distances

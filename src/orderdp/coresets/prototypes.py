@@ -55,6 +55,7 @@ class Prototypes(ScoreMethod):
 
     def rate(self, source: Source, seed: int) -> np.ndarray:
         """The distances, turned round where the nearest are kept."""
+        sklearn("cluster")  # or the proxy would be trained first
         clusters = self.clusters or (10 if source.labels is None else len(np.unique(source.labels)))
         if clusters > source.n:
             raise ConfigError(f"clusters must be at most the {source.n} samples there are, got {clusters}.")

@@ -154,7 +154,7 @@ class Proxy:
 
     def model(self, epoch: int | None = None, init: int = 0) -> nn.Module:
         """The model after so many epochs, in evaluation mode."""
-        return self._models.after(self.epochs if epoch is None else epoch, init)
+        return self._models.after(self._moment(epoch, init), init)
 
     def batches(self) -> Iterator[tuple[np.ndarray, torch.Tensor, torch.Tensor]]:
         """All samples in order, where the model is."""
@@ -179,13 +179,22 @@ class Proxy:
         return total
 
     def _recorded(self, kind: str, epoch: int | None, init: int) -> np.ndarray:
-        epoch = self.epochs if epoch is None else epoch
+        epoch = self._moment(epoch, init)
         name = f"{kind}-{init}-{epoch}"
         if not self._store.has(name):
             # Logits come with the features for nothing, but not the other way round.
             kinds = ("features", "logits") if kind == "features" else ("logits",)
             self._record([f"{k}-{init}-{epoch}" for k in kinds], self._samples, epoch, init)
         return self._store.load(name)
+
+    def _moment(self, epoch: int | None, init: int) -> int:
+        moment = self.epochs if epoch is None else epoch
+        if not (0 <= moment <= self.epochs and 0 <= init < self.inits):
+            raise ConfigError(
+                f"this proxy has models 0 to {self.inits - 1} after 0 to {self.epochs} epochs, model {init} after "
+                f"{moment} was asked for."
+            )
+        return moment
 
     def _record(self, names: list[str], samples: Samples, epoch: int, init: int) -> None:
         """One pass over the data, straight to disk; the last name is that of the logits."""

@@ -104,10 +104,8 @@ class _Active:
             steps = np.where(free <= 0, before / np.maximum(before - free, 1e-300), np.inf)
             first = int(steps.argmin())
             before = before + min(1.0, float(steps[first])) * (free - before)
-            before = _without(before, first)
-            free = _without(
-                free - self._inverse[: self.size, first] * (free[first] / self._inverse[first, first]), first
-            )
+            column = self._inverse[: self.size, first] / self._inverse[first, first]
+            before, free = _without(before, first), _without(free - column * free[first], first)
             self._remove(first)
         self.weights = free
 
