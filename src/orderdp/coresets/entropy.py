@@ -17,8 +17,8 @@ __all__ = ["Entropy", "prediction_entropy"]
 def prediction_entropy(logits: np.ndarray) -> np.ndarray:
     """Entropy of the probabilities of each row, in nats.
 
-    >>> prediction_entropy(np.zeros((1, 4))).round(4).tolist()  # ln 4
-    [1.3863]
+    >>> round(float(prediction_entropy(np.zeros((1, 4)))[0]), 4)  # ln 4
+    1.3863
     """
     logarithms = log_softmax(logits)
     return np.asarray(-(np.exp(logarithms) * logarithms).sum(1))

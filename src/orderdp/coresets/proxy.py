@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import inspect
 import os
-import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from orderdp.coresets.arrays import check_finite
-from orderdp.coresets.heads import Tap
 from orderdp.coresets.models import Models
 from orderdp.coresets.needs import Needs
-from orderdp.coresets.progress import Progress, check_progress, told
+from orderdp.coresets.progress import Progress, check_progress
+from orderdp.coresets.recording import record
 from orderdp.coresets.samples import Samples
 from orderdp.coresets.source import Labelled
 from orderdp.coresets.store import Store
@@ -71,7 +68,7 @@ class Proxy:
                 raise ConfigError(f"{name} must be a whole number, at least 1, got {value!r}.")
         check_progress(progress)
         self.epochs, self.inits, self.recipe = epochs, inits, Recipe(**_known(recipe))
-        self._device, self._progress = torch.device(device), progress
+        self._device = torch.device(device)
         self._samples = Samples(dataset, labels, workers)
         self._validation = None if validation is None else Samples(validation, None, workers)
         self._store = Store(cache)
@@ -149,7 +146,7 @@ class Proxy:
             return None
         names = [f"{kind}-validation-{self._validation.checksum}" for kind in ("features", "logits")]
         if not all(map(self._store.has, names)):
-            self._record(names, self._validation, self.epochs, 0)
+            record(self._models, self._validation, names, self.epochs, 0)
         return Labelled(self._store.load(names[0]), self._store.load(names[1]), self._validation.labels)
 
     def model(self, epoch: int | None = None, init: int = 0) -> nn.Module:
@@ -184,7 +181,7 @@ class Proxy:
         if not self._store.has(name):
             # Logits come with the features for nothing, but not the other way round.
             kinds = ("features", "logits") if kind == "features" else ("logits",)
-            self._record([f"{k}-{init}-{epoch}" for k in kinds], self._samples, epoch, init)
+            record(self._models, self._samples, [f"{k}-{init}-{epoch}" for k in kinds], epoch, init)
         return self._store.load(name)
 
     def _moment(self, epoch: int | None, init: int) -> int:
@@ -195,30 +192,6 @@ class Proxy:
                 f"{moment} was asked for."
             )
         return moment
-
-    def _record(self, names: list[str], samples: Samples, epoch: int, init: int) -> None:
-        """One pass over the data, straight to disk; the last name is that of the logits."""
-        model, start = self._models.after(epoch, init), time.perf_counter()
-        batches = samples.in_order(self.recipe.batch_size)
-        widths = self._models.sizes[-len(names) :]
-        with (
-            ExitStack() as stack,
-            Tap(model, self._models.head) as tap,
-            torch.no_grad(),
-            told(self._progress, "proxy: recording", len(batches)) as step,
-        ):
-            shapes = [(samples.n, width) for width in widths]
-            files = [
-                stack.enter_context(self._store.writing(*file, np.float32)) for file in zip(names, shapes, strict=True)
-            ]
-            for indices, x, _ in samples.batches(batches):
-                model(x.to(self._device))
-                for file, block in zip(files, (tap.features, tap.logits)[-len(files) :], strict=True):
-                    file[indices] = block.float().cpu().numpy()
-                step()
-            for name, file in zip(names, files, strict=True):
-                check_finite(f"the proxy's {name.split('-')[0]}", file)
-        self._store.spent(names[0], time.perf_counter() - start)
 
 
 def _known(recipe: dict[str, Any]) -> dict[str, Any]:
