@@ -152,6 +152,22 @@ def test_any_form_of_the_data_gives_the_same_arrays() -> None:
         assert other.checksum == pair.checksum
 
 
+def test_a_list_of_labels_saves_a_pass_where_it_agrees_with_the_items() -> None:
+    class Counted(Items):
+        def __init__(self, targets: torch.Tensor) -> None:
+            self.targets, self.read = targets, 0
+
+        def __getitem__(self, i: int):
+            self.read += 1
+            return super().__getitem__(i)
+
+    honest, wrong = Counted(Y), Counted(9 - Y)
+    for data in (honest, wrong):
+        assert (Proxy(net, data).labels == Y.numpy()).all()
+    assert honest.read < 100
+    assert wrong.read > 300
+
+
 def test_a_last_batch_of_one_is_no_trouble_for_batch_norm() -> None:
     assert Proxy(net, (X[:65], Y[:65]), batch_size=64, epochs=1).features().shape == (65, 16)
 

@@ -49,7 +49,9 @@ class Samples:
         elif self._tensors is not None:
             labels = self._tensors[1].cpu().numpy()
         else:
-            labels = np.concatenate([y.numpy() for _, _, y in self.batches(self.in_order(256))])
+            labels = self._declared_labels()
+            if labels is None:
+                labels = np.concatenate([y.numpy() for _, _, y in self.batches(self.in_order(256))])
         if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer) or labels.min() < 0:
             raise DatasetError(
                 f"labels must be one whole number from 0 on for each sample, got {labels.dtype} {labels.shape}."
@@ -59,8 +61,7 @@ class Samples:
     @cached_property
     def checksum(self) -> str:
         """Of the number of samples, all labels and the inputs of some."""
-        places = np.unique(np.linspace(0, self.n - 1, _LOOKED_AT).astype(np.int64))
-        first, second = self._bytes(places), self._bytes(places)
+        first, second = self._bytes(), self._bytes()
         if first != second:
             raise DatasetError(
                 "the data set must give the same samples each time they are read, it gives different ones. "
@@ -90,8 +91,20 @@ class Samples:
         for batch, (inputs, labels) in zip(wanted, loader, strict=True):
             yield np.array(batch), inputs, torch.as_tensor(labels)
 
-    def _bytes(self, places: np.ndarray) -> bytes:
-        return b"".join(np.ascontiguousarray(x.cpu().numpy()).tobytes() for _, x, _ in self.batches([places]))
+    def _some(self) -> tuple[np.ndarray, torch.Tensor, torch.Tensor]:
+        """A few samples from all over the data set."""
+        return next(self.batches([np.unique(np.linspace(0, self.n - 1, _LOOKED_AT).astype(np.int64))]))
+
+    def _bytes(self) -> bytes:
+        return np.ascontiguousarray(self._some()[1].cpu().numpy()).tobytes()
+
+    def _declared_labels(self) -> np.ndarray | None:
+        """The data set's own list of labels, as torchvision's have it, if it agrees with some of the items."""
+        declared = np.asarray(getattr(self._dataset, "targets", None))
+        if declared.shape != (self.n,) or not np.issubdtype(declared.dtype, np.integer):
+            return None
+        places, _, labels = self._some()
+        return declared if np.array_equal(declared[places], labels.numpy()) else None
 
 
 def _tensors_of(dataset: Any) -> tuple[torch.Tensor, torch.Tensor] | None:
