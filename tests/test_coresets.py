@@ -347,6 +347,8 @@ def test_arrays_that_do_not_fit_together_are_refused(arrays: dict, message: str)
         ("el2n", {"epoch": -1}, "epoch must be"),
         ("el2n", {"repeats": 0}, "repeats must be"),
         ("grand", {"layer": "first"}, 'layer must be "last" or "all"'),
+        ("grand", {"chunk": 0}, "chunk must be"),
+        ("moso", {"repeats": 0}, "repeats must be"),
         ("deepfool", {"iterations": 0}, "iterations must be"),
         ("deepfool", {"classes": 1}, "classes must be"),
         ("craig", {"eps": 0}, "eps must be"),

@@ -15,6 +15,7 @@ from orderdp.coresets.method import ScoreMethod, inits_of
 from orderdp.coresets.needs import Needs
 from orderdp.coresets.source import Source
 from orderdp.errors import ConfigError
+from orderdp.planning import is_count
 
 __all__ = ["GraNd", "gradient_norms"]
 
@@ -57,6 +58,8 @@ class GraNd(ScoreMethod):
         check_moment(self.epoch, self.repeats)
         if self.layer not in ("last", "all"):
             raise ConfigError(f'layer must be "last" or "all", got {self.layer!r}.')
+        if not is_count(self.chunk):
+            raise ConfigError(f"chunk must be a whole number, at least 1, got {self.chunk!r}.")
 
     @property
     def needs(self) -> Needs:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from orderdp.coresets.el2n import check_moment
 from orderdp.coresets.last_layer import Gradients
 from orderdp.coresets.method import ScoreMethod, inits_of
 from orderdp.coresets.needs import Needs
@@ -40,6 +41,7 @@ class MoSo(ScoreMethod):
         super().__post_init__()
         if not (isinstance(self.lr, int | float) and 0 < self.lr < float("inf")):
             raise ConfigError(f"lr must be a number above 0, got {self.lr!r}.")
+        check_moment(0, self.repeats)
 
     @property
     def needs(self) -> Needs:

@@ -44,9 +44,9 @@ class Samples:
     @cached_property
     def labels(self) -> np.ndarray:
         """One class for each sample, from 0 on."""
-        labels = self._tensors[1].cpu().numpy() if self._tensors is not None else self._declared_labels()
-        if self._known_labels is not None:
-            labels = self._known_labels
+        labels = self._known_labels
+        if labels is None:
+            labels = self._declared_labels() if self._tensors is None else self._tensors[1].cpu().numpy()
         if labels is None:
             labels = np.concatenate([y.numpy() for _, _, y in self.batches(self.in_order(256))])
         if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer) or labels.min() < 0:
