@@ -29,6 +29,7 @@ BENCHMARKS: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
 LONG: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
     "coresets-10k": coresets.coresets_10k,
     "coresets": coresets.coresets,
+    "coresets-unbalanced": coresets.coresets_unbalanced,
 }
 
 

@@ -1,6 +1,7 @@
 """Runs one static method in a process of its own and prints its seconds and bytes, as JSON.
 
-``python -m benchmarks.coresets_probe CACHE METHOD N``; the method "proxy" trains and records what the others need.
+``python -m benchmarks.coresets_probe CACHE METHOD N [all]``; the method "proxy" trains and records for the others.
+With "all" there is one budget for all classes.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ def net() -> nn.Module:
     return nn.Sequential(nn.Linear(_WIDTH, _WIDTH), nn.BatchNorm1d(_WIDTH), nn.ReLU(), nn.Linear(_WIDTH, _CLASSES))
 
 
-def measure(cache: str, name: str, n: int) -> dict[str, Any]:
+def measure(cache: str, name: str, n: int, *, balanced: bool = True) -> dict[str, Any]:
     """Seconds and bytes of one method, with what it needs recorded beforehand."""
     proxy = coresets.Proxy(net, data(n), cache=cache, lr=0.01)
     if name == "proxy":
         before, start = _status("VmRSS"), time.perf_counter()
         proxy.features()
         return {"seconds": time.perf_counter() - start, "bytes": _high_water(before)}
-    method = coresets.build(name)
+    method = coresets.build(name, balanced=balanced)
     _record(proxy, method.needs)
     held = np.array(proxy.features())  # what the limit does not count
     gc.collect()
@@ -70,5 +71,5 @@ def _high_water(before: int) -> int:
 
 
 if __name__ == "__main__":
-    cache, name, n = sys.argv[1:]
-    print(json.dumps(measure(cache, name, int(n))))
+    cache, name, n, *budgets = sys.argv[1:]
+    print(json.dumps(measure(cache, name, int(n), balanced=budgets != ["all"])))
