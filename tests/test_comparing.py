@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from orderdp.cli import main
@@ -336,3 +337,54 @@ def test_records_of_a_run_name_what_was_typed(tmp_path: Path) -> None:
     (folder,) = (tmp_path / "runs").iterdir()
     assert read_run(folder).command.startswith("orderdp train --data digits")
     assert str(folder) in result.stdout
+
+
+# -- static coresets --------------------------------------------------------------------------------------------------
+
+
+def test_static_methods_compare_by_name_with_the_proxys_time_in_the_total(tmp_path: Path) -> None:
+    options = ["--policies", "el2n:epoch=2,static-random", "--prune-ratios", "0.5", "--seeds", "0", "--no-controls"]
+    assert main(["compare", *SMALL, *options, "--proxy-epochs", "2", "--quiet", "--out", str(tmp_path)]) == 0
+    runs = {run.config["policy"]: run for run in read_runs(tmp_path)}
+    assert runs["el2n"].summary["samples"] == runs["static-random"].summary["samples"] == 2 * 674
+    assert runs["el2n"].summary["proxy_seconds"] > 0
+    assert runs["el2n"].seconds > runs["el2n"].summary["proxy_seconds"]
+    usage = runs["el2n"].summary["usage"]
+    assert usage == [1347 - 674, 0, 674]  # the same half in both epochs
+    with np.load(tmp_path / "runs" / runs["el2n"].id / "selection.npz") as chosen:
+        assert len(chosen["indices"]) == 674
+        assert chosen["scores"][chosen["indices"]].mean() > chosen["scores"].mean()  # the hardest of each class
+
+
+def test_the_coreset_command_writes_indices_and_scores(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "coreset.npz"
+    options = ["--data", "digits", "--model", "mlp", "--width", "16", "--proxy-epochs", "2", "--prune-ratio", "0.7"]
+    cache = ["--cache", str(tmp_path / "proxies"), "--out", str(out)]
+    assert main(["coreset", "--method", "entropy", *options, *cache]) == 0
+    assert "404 samples are in" in capsys.readouterr().out
+    with np.load(out) as found:
+        assert len(np.unique(found["indices"])) == 404
+        assert found["scores"].shape == (1347,)
+    features = tmp_path / "features.npz"
+    np.savez(features, features=np.random.default_rng(0).standard_normal((50, 4)).astype(np.float32))
+    own = ["--from-features", str(features), "--prune-ratio", "0.8", "--out", str(out)]
+    assert main(["coreset", "--method", "k-center", *own]) == 0
+    assert main(["coreset", "--list"]) == 0
+    assert "facility-location" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--method", "el3n", "--data", "digits"], "Did you mean 'el2n'?"),
+        (["--method", "el2n:epok=2", "--data", "digits"], "Did you mean 'epoch'?"),
+        (["--method", "el2n"], "either --data D or --from-features FILE"),
+        (["--data", "digits"], "give --method, --prune-ratio and --out"),
+    ],
+    ids=str,
+)
+def test_bad_usage_of_the_coreset_command(
+    arguments: list[str], complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["coreset", *arguments, "--prune-ratio", "0.5", "--out", str(tmp_path / "x.npz")]) == 2
+    assert complaint in capsys.readouterr().err

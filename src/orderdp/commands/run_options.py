@@ -26,6 +26,8 @@ _NUMBERS: dict[str, tuple[type, str, str]] = {
     "cutmix": (float, "ALPHA", "paste a part of another image"),
     "accumulate": (int, "N", "batches a step (default 1)"),
     "evaluate_every": (int, "N", "epochs between tests (default 1)"),
+    "proxy_epochs": (int, "N", "training of the proxy of static methods (default 10)"),
+    "proxy_inits": (int, "N", "how many proxies, for methods that average over several (default 1)"),
 }
 _SWITCHES = {
     "nesterov": "SGD that looks ahead",

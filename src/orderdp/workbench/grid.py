@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -26,16 +26,21 @@ class Contender(NamedTuple):
     parameters: dict[str, Any]
 
 
-def parse_contender(text: str) -> Contender:
+def parse_contender(text: str, names: Collection[str] | None = None, what: str = "policy") -> Contender:
     """A policy as the command line has it: a name, then parameters.
 
     >>> parse_contender("infobatch:annealing=none")
     Contender(policy='infobatch', parameters={'annealing': None})
     >>> parse_contender('orderdp:exploration=1.0:select={"name":"trimmed","share":0.1}').parameters["select"]["share"]
     0.1
+
+    Args:
+        text: What was written.
+        names: Which there are; policies, controls and static methods if not given.
+        what: What they are called in an error.
     """
     name, *parts = _split(text.strip())
-    checked_name(name, [*NAMES, *CONTROLS], "policy")
+    checked_name(name, _known() if names is None else list(names), what)
     parameters = {}
     for part in parts:
         key, equals, value = part.partition("=")
@@ -74,6 +79,12 @@ def grid(
                 run = replace(base, policy=policy, policy_parameters=parameters, prune_ratio=ratio, seed=seed)
                 runs[run.run_id] = run
     return list(runs.values())
+
+
+def _known() -> list[str]:
+    from orderdp.coresets.registry import NAMES as STATIC
+
+    return [*NAMES, *CONTROLS, *STATIC]
 
 
 def _split(text: str) -> list[str]:

@@ -60,6 +60,10 @@ class ImageTask:
         moved: nn.Module = model.to(self.device).to(memory_format=self._memory_format)  # type: ignore[call-overload]
         return moved
 
+    def plain_training_data(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """All training images without augmentation, for proxies."""
+        return self._train.eval_batch(torch.arange(len(self.train_set))), self.data.train.labels
+
     def batches(self, pruner: Pruner, batch_size: int, seed: int) -> Iterator[tuple[torch.Tensor, Any]]:
         """What is left of the epoch; the pictures depend on (seed, epoch, index) alone."""
         epoch = pruner.epoch

@@ -9,10 +9,13 @@ from typing import Any
 
 import torch
 
+from orderdp.coresets.registry import build
 from orderdp.errors import ConfigError
+from orderdp.naming import checked_name
 from orderdp.workbench.learning_rates import SCHEDULES
 from orderdp.workbench.optimisers import OPTIMISERS
 from orderdp.workbench.settings import Settings
+from orderdp.workbench.static import choose, is_static
 from orderdp.workbench.task import Task, load_task
 from orderdp.workbench.training import Training, policy_of
 
@@ -21,11 +24,12 @@ __all__ = ["Runner", "check", "choose_device"]
 
 def check(settings: Settings) -> None:
     """Raises what would go wrong later, before anything is spent."""
-    from orderdp.naming import checked_name
-
     checked_name(settings.optimiser, OPTIMISERS, "optimiser")
     checked_name(settings.schedule, SCHEDULES, "learning-rate schedule")
-    policy_of(settings)
+    if is_static(settings.policy):
+        build(settings.policy, **settings.policy_parameters)
+    else:
+        policy_of(settings)
 
 
 def choose_device(name: str) -> torch.device:
@@ -64,7 +68,7 @@ class Runner:
     ) -> None:
         self.out = out
         self._data_dir = data_dir
-        self._device = choose_device(device)
+        self.device = choose_device(device)
         self._checkpoint_seconds = checkpoint_seconds
         self._command = command
         self._tensorboard = tensorboard
@@ -76,12 +80,15 @@ class Runner:
         """Trains, or goes on with it; returns the summary."""
         folder = self.folder(settings)
         make_folder(folder)
-        options = {} if watch is None else {"watch": watch}
+        task = self.task(settings)
+        options: dict[str, Any] = {} if watch is None else {"watch": watch}
+        if is_static(settings.policy):
+            options["static"] = choose(settings, task, folder, self.out / "proxies", self.device)
         training = Training(
             settings,
-            self.task(settings),
+            task,
             folder,
-            device=self._device,
+            device=self.device,
             checkpoint_seconds=self._checkpoint_seconds,
             command=self._command,
             tensorboard=self._tensorboard,
@@ -103,8 +110,8 @@ class Runner:
 
         data = self._load(settings.data)
         if isinstance(data, FolderData):
-            return FolderTask(data, settings, self._device)
-        return ImageTask(data, settings, self._device)
+            return FolderTask(data, settings, self.device)
+        return ImageTask(data, settings, self.device)
 
     def _load(self, name: str) -> Any:
         from orderdp.workbench.data import load

@@ -52,6 +52,8 @@ class Settings:
         channels_last: Whether images are stored with their channels last.
         compile: Whether the model is compiled.
         evaluate_every: Epochs between tests; the last one is always tested.
+        proxy_epochs: How long the proxy of a static method is trained.
+        proxy_inits: How many proxies there are, for methods that average over several.
     """
 
     data: str = "digits"
@@ -80,9 +82,11 @@ class Settings:
     channels_last: bool = False
     compile: bool = False
     evaluate_every: int = 1
+    proxy_epochs: int = 10
+    proxy_inits: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "accumulate", "evaluate_every"):
+        for name in ("epochs", "batch_size", "accumulate", "evaluate_every", "proxy_epochs", "proxy_inits"):
             if not is_count(getattr(self, name)):
                 raise ConfigError(f"{name} must be a whole number, at least 1, got {getattr(self, name)!r}.")
         if not is_count(self.seed, least=0):

@@ -23,6 +23,7 @@ from orderdp.workbench.learning_rates import SCHEDULES
 from orderdp.workbench.optimisers import build_optimiser
 from orderdp.workbench.records import RunLog, read_run
 from orderdp.workbench.settings import CONTROLS, Settings
+from orderdp.workbench.static import StaticChoice
 from orderdp.workbench.stopwatch import PARTS, Stopwatch
 from orderdp.workbench.task import Losses, Task, task_batches
 
@@ -54,6 +55,7 @@ class Training:
         command: What was typed, for the records.
         tensorboard: Whether to write for TensorBoard as well.
         watch: Called after every step with (epochs done, epochs, metric so far).
+        static: A coreset that was chosen beforehand, and its cost; it takes the place of the settings' policy.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class Training:
         command: str | None = None,
         tensorboard: bool = False,
         watch: Callable[[float, int, float | None], None] = lambda done, epochs, metric: None,
+        static: StaticChoice | None = None,
     ) -> None:
         self.settings = settings
         self.folder = folder
@@ -77,7 +80,8 @@ class Training:
         self._watch = watch
         self._log = RunLog(folder)
         self._board = Board(folder / "tensorboard") if tensorboard else None
-        self._policy = policy_of(settings)
+        self._static = static
+        self._policy = policy_of(settings) if static is None else static.policy
         labels = getattr(task, "labels", None)
         self._pruner = Pruner(
             self._policy, task.train_set, seed=settings.seed, epochs=settings.epochs_run, labels=labels, on_nan="raise"
@@ -257,7 +261,8 @@ class Training:
     def _finish(self, status: str, reason: str | None) -> dict[str, Any]:
         seconds = self._watch_time.seconds
         full = self.settings.epochs * self._pruner.n
-        cost = sum(seconds[part] for part in PARTS if part != "evaluation")
+        proxy_seconds = None if self._static is None else self._static.seconds
+        cost = sum(seconds[part] for part in PARTS if part != "evaluation") + (proxy_seconds or 0.0)
         parts: dict[str, Any] = {f"{part}_seconds": seconds[part] for part in PARTS}
         self._log.summary(
             status,
@@ -267,6 +272,7 @@ class Training:
             full_samples=full,
             saved=1 - self._samples / full,
             node_hours=cost / 3600,
+            proxy_seconds=proxy_seconds,
             usage=torch.bincount(self._pruner.usage).tolist(),
             metric_name=getattr(self._task, "metric_name", "accuracy"),
             **parts,

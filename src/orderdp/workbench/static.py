@@ -1,0 +1,83 @@
+"""Static coresets in a comparison: chosen once with a proxy, trained on like anything else, their cost counted."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+from orderdp import Policy, Selection
+from orderdp.coresets import NAMES, Proxy, run
+from orderdp.errors import ConfigError
+from orderdp.policies import Fixed
+from orderdp.workbench.settings import Settings
+from orderdp.workbench.task import Task
+
+__all__ = ["StaticChoice", "choose", "is_static", "make_proxy"]
+
+_FILE = "selection.npz"
+# What a proxy depends on; everything else of a run does not change it.
+_PROXY_FIELDS = ("data", "task", "model", "width", "seed", "proxy_epochs", "proxy_inits")
+
+
+class StaticChoice(NamedTuple):
+    """A policy that serves a coreset, and what it took to choose it."""
+
+    policy: Policy
+    seconds: float
+
+
+def is_static(policy: str) -> bool:
+    """Whether this is the name of a static method."""
+    return policy in NAMES
+
+
+def choose(settings: Settings, task: Task, folder: Path, proxies: Path, device: torch.device) -> StaticChoice:
+    """What the settings' method chooses; made once for a run, and read again when it is resumed.
+
+    Args:
+        settings: Method, ratio, proxy.
+        task: Data and model.
+        folder: Of the run.
+        proxies: Where trained proxies are kept, for all runs that share one.
+        device: Where the proxy is trained.
+    """
+    if settings.prune_ratio is None:
+        raise ConfigError(f"the static method {settings.policy!r} needs a prune ratio.")
+    file = folder / _FILE
+    if not file.exists():
+        proxy = make_proxy(settings, task, proxies, device)
+        outcome = run(settings.policy, proxy, settings.prune_ratio, seed=settings.seed, **settings.policy_parameters)
+        outcome.save(file)
+    with np.load(file, allow_pickle=False) as found:
+        weights = found["weights"] if "weights" in found.files else None
+        seconds = float(found["proxy_seconds"]) + float(found["selection_seconds"])
+        return StaticChoice(Fixed(Selection(found["indices"], weights)), seconds)
+
+
+def make_proxy(settings: Settings, task: Task, proxies: Path, device: torch.device) -> Proxy:
+    """The proxy of these settings; what is trained and recorded stays in a folder of its own."""
+    own = {name: value for name, value in settings.as_dict().items() if name in _PROXY_FIELDS}
+    digest = hashlib.blake2b(json.dumps(own, sort_keys=True).encode(), digest_size=4).hexdigest()
+    plain = getattr(task, "plain_training_data", None)
+    return Proxy(
+        lambda: _fresh(task),
+        task.train_set if plain is None else plain(),
+        labels=getattr(task, "labels", None),
+        epochs=settings.proxy_epochs,
+        inits=settings.proxy_inits,
+        cache=proxies / digest,
+        device=device,
+        seed=settings.seed,
+    )
+
+
+def _fresh(task: Task) -> nn.Module:
+    # The proxy seeds the generator for each of its models; tasks take a seed.
+    seed: Any = torch.randint(1 << 31, ())
+    return task.build_model(int(seed))
