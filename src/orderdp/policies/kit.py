@@ -69,12 +69,13 @@ def proportional(members: np.ndarray, total: int) -> np.ndarray:
     [8, 1, 1]
     """
     everything = int(members.sum())
-    exact = [int(size) * total for size in members]
-    budgets = np.array([share // everything for share in exact], dtype=np.int64)
-    remainders = np.array([share % everything for share in exact], dtype=np.float64)
-    budgets[np.argsort(-remainders, kind="stable")[: total - int(budgets.sum())]] += 1
+    budgets = np.array([int(size) * total // everything for size in members], dtype=np.int64)
+    remainders = np.array([int(size) * total % everything for size in members], dtype=np.float64)
     if total >= int((members > 0).sum()):
-        for empty in np.flatnonzero((budgets == 0) & (members > 0)):
-            budgets[int(np.argmax(budgets))] -= 1
-            budgets[empty] = 1
+        without = (budgets == 0) & (members > 0)
+        budgets[without], remainders[without] = 1, -1.0
+    left = total - int(budgets.sum())
+    budgets[np.argsort(-remainders, kind="stable")[: max(0, left)]] += 1
+    for _ in range(-left):
+        budgets[int(np.argmax(budgets))] -= 1
     return budgets
