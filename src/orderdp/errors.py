@@ -8,13 +8,15 @@
     ├── DatasetError (ValueError)        the data set has no length, is empty, or has changed
     ├── FeedbackError (ValueError)       index, losses or scores of a step do not fit together
     │   └── IndexRangeError (IndexError) an index outside the data set
+    ├── GroupError (RuntimeError)        the processes of a group do not agree, or one does not answer
     ├── NonFiniteLossError               NaN or infinite losses, with ``on_nan="raise"``
     └── StateError (ValueError)          a checkpoint is damaged or belongs to something else
 
     OrderDPWarning (UserWarning)
     ├── NoFeedbackWarning                an epoch was used up and no loss came back
     ├── NonFiniteLossWarning             NaN or infinite losses were left out of the scores
-    └── UnreachableRatioWarning          a policy could not prune as much as it was asked to
+    ├── UnreachableRatioWarning          a policy could not prune as much as it was asked to
+    └── UnsyncedStateWarning             a checkpoint lacks what other processes have learnt
 
 Messages say what must be, what came, and what to do about it.
 """
@@ -25,6 +27,7 @@ __all__ = [
     "ConfigError",
     "DatasetError",
     "FeedbackError",
+    "GroupError",
     "IndexRangeError",
     "NoFeedbackWarning",
     "NonFiniteLossError",
@@ -34,6 +37,7 @@ __all__ = [
     "StateError",
     "UnknownSizeError",
     "UnreachableRatioWarning",
+    "UnsyncedStateWarning",
 ]
 
 
@@ -75,6 +79,10 @@ class IndexRangeError(FeedbackError, IndexError):
     """An index points outside the data set."""
 
 
+class GroupError(OrderDPError, RuntimeError):
+    """The processes of a group were set up differently, stand at different places, or one does not answer."""
+
+
 class NonFiniteLossError(OrderDPError):
     """NaN or infinite losses came back and ``on_nan="raise"`` was asked for."""
 
@@ -97,3 +105,7 @@ class NonFiniteLossWarning(OrderDPWarning):
 
 class UnreachableRatioWarning(OrderDPWarning):
     """A policy could not prune as much as it was asked to."""
+
+
+class UnsyncedStateWarning(OrderDPWarning):
+    """A checkpoint of one process lacks what the others have learnt since they met."""
