@@ -374,7 +374,7 @@ class Pruner:
 
         In a process group call `sync` before: what other processes have learnt since they met is not in it otherwise.
         """
-        unsynced = self._timeline.unsynced()
+        unsynced = self._timeline.team.unsynced()
         if unsynced is not None and not self._warned_unsynced:
             self._warned_unsynced = True
             warnings.warn(

@@ -183,7 +183,7 @@ class PrunedSampler(Sampler[int]):
 
     def __len__(self) -> int:
         """Samples in this process's share of a whole epoch, also while one is being resumed."""
-        return self._timeline.share_of(self._timeline.epoch_size())
+        return self._timeline.team.share_of(self._timeline.epoch_size())
 
     def check(self) -> None:
         """Nothing can be wrong here."""
@@ -199,7 +199,7 @@ class PrunedSampler(Sampler[int]):
 
     def end(self, epoch: Epoch, start: int) -> int:
         """All of it."""
-        return self._timeline.end_of(epoch, start, 1, drop_last=False)
+        return self._timeline.team.end_of(epoch, start, 1, drop_last=False)
 
 
 class PrunedBatchSampler(Sampler[list[int]]):
@@ -241,7 +241,7 @@ class PrunedBatchSampler(Sampler[list[int]]):
             )
         if self._generator is not None:
             # So that a resumed epoch starts its workers with the seeds it had.
-            self._generator.manual_seed(self._timeline.worker_seed(serving.number))
+            self._generator.manual_seed(self._timeline.team.worker_seed(self._timeline.seed, serving.number))
         return BatchCursor(self._timeline, serving, self.batch_size, self._prefetched)
 
     def __len__(self) -> int:
@@ -252,7 +252,7 @@ class PrunedBatchSampler(Sampler[list[int]]):
     def arrangement(self) -> Hashable:
         """As drawn; or, where every step chooses, by how the epoch is cut into steps."""
         if self._timeline.stepwise:
-            return self._timeline.step_size(self.batch_size), self.drop_last
+            return self._timeline.team.step_size(self.batch_size), self.drop_last
         return PrunedSampler.arrangement
 
     def check(self) -> None:
@@ -268,7 +268,7 @@ class PrunedBatchSampler(Sampler[list[int]]):
 
     def end(self, epoch: Epoch, start: int) -> int:
         """The end of the last batch."""
-        return self._timeline.end_of(epoch, start, self.batch_size, self.drop_last)
+        return self._timeline.team.end_of(epoch, start, self.batch_size, self.drop_last)
 
 
 def check_length(dataset: Sized, n: int) -> None:

@@ -13,14 +13,16 @@ import numpy as np
 import torch
 
 from orderdp.policy import Policy, describe
+from orderdp.randomness import key64
 from orderdp.scores import ScoreTable
 
 if TYPE_CHECKING:
     from orderdp.distributed.exchange import Exchange
     from orderdp.distributed.meeting import Meeting
     from orderdp.distributed.share import Share
+    from orderdp.epochs import Epoch
 
-__all__ = ["Team", "TeamOptions"]
+__all__ = ["Tally", "Team", "TeamOptions"]
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,32 @@ class TeamOptions:
     process_group: Any = None
     shard: bool = True
     pad: bool = False
+
+
+@dataclass
+class Tally:
+    """What this process has done that the others may want to hear of.
+
+    Attributes:
+        fed: Samples whose losses came back since the processes met.
+        start: From where the open epoch is served.
+        got: Samples of it whose losses came back since then.
+        ran_dry: Whether somebody wanted more of it than there is.
+    """
+
+    fed: int = 0
+    start: int = 0
+    got: int = 0
+    ran_dry: bool = False
+
+    def opened(self, start: int) -> None:
+        """An epoch is served from a position on."""
+        self.start, self.got, self.ran_dry = start, 0, False
+
+    def came_back(self, samples: int) -> None:
+        """Losses of so many samples have."""
+        self.fed += samples
+        self.got += samples
 
 
 class Team:
@@ -59,6 +87,7 @@ class Team:
         strict: bool,
         options: TeamOptions,
     ) -> None:
+        self.tally = Tally()
         self._setup = (describe(policy), epochs, labels, options.shard, options.pad, strict)
         self._table = table
         self._options = options
@@ -84,6 +113,34 @@ class Team:
 
         return Share(exchange.rank, exchange.world, self._options.pad)
 
+    @property
+    def sharded(self) -> bool:
+        """Whether each process takes a share of its own."""
+        return self.share() is not None
+
+    def share_of(self, samples: int) -> int:
+        """How many of so many samples this process gets."""
+        share = self.share()
+        return samples if share is None else share.size(samples)
+
+    def step_size(self, batch_size: int) -> int:
+        """Samples that all processes take in one step."""
+        share = self.share()
+        return batch_size if share is None else batch_size * share.world
+
+    def end_of(self, epoch: Epoch, start: int, batch_size: int, drop_last: bool) -> int:
+        """The position at which this process's batches from `start` on end."""
+        share = self.share()
+        if share is None:
+            return epoch.end(start, batch_size, drop_last)
+        return share.end(epoch, start, batch_size, drop_last)
+
+    def worker_seed(self, seed: int, epoch: int) -> int:
+        """A seed for a loader's workers, another one in each process: or all would augment alike."""
+        exchange = self.exchange()
+        others = () if exchange is None or exchange.rank == 0 else ("rank", exchange.rank)
+        return key64(seed, "workers", epoch, *others) >> 1
+
     def meeting(self, kept: int) -> Meeting | None:
         """Where the processes meet; None where there are no others.
 
@@ -97,17 +154,18 @@ class Team:
             from orderdp.distributed.meeting import Meeting, Setup
 
             self._meeting = Meeting(self._table, Setup(*self._setup), kept, as_it_is=self._restored)
+            self.tally.fed = 0  # it is among those kept
         self._meeting.exchange = exchange
         return self._meeting
 
     def restored(self, kept: int) -> None:
         """The table was loaded, here and everywhere."""
-        self._meeting, self._restored = None, True
+        self._meeting, self._restored, self.tally = None, True, Tally()
         self.meeting(kept)
 
-    def unsynced(self, fed: int) -> dict[str, Any] | None:
+    def unsynced(self) -> dict[str, Any] | None:
         """What other processes do not know yet, for a checkpoint; None where there is nothing."""
-        return None if self._meeting is None else self._meeting.unsynced(fed)
+        return None if self._meeting is None else self._meeting.unsynced(self.tally.fed)
 
     @property
     def exchanged_bytes(self) -> int:

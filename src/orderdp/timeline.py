@@ -17,7 +17,6 @@ from orderdp.clock import Clock
 from orderdp.epochs import Epoch, StepwiseEpoch, restore_epoch, restore_selection, selection_state
 from orderdp.errors import ConfigError, IndexRangeError, NoFeedbackWarning, NonFiniteLossError, NonFiniteLossWarning
 from orderdp.policy import Context, Policy, Selection, StepwisePolicy
-from orderdp.randomness import key64
 from orderdp.sampling import Serving, View
 from orderdp.scores import ScoreTable
 from orderdp.team import Team, TeamOptions
@@ -70,8 +69,6 @@ class Timeline:
         self.team = Team(policy, table, epochs, labels, raise_on_nan, options or TeamOptions())
         self._share: Share | None = None  # of the open epoch, for this process
         self._world = 1  # how many processes go through the open epoch
-        self._fed = 0  # samples whose losses came back here since the processes met
-        self._served = (0, 0, False)  # since the epoch was opened: from where, how many came back, was its end reached
         self._repeated_before = 0
 
     def context(self, epoch: int) -> Context:
@@ -103,7 +100,7 @@ class Timeline:
         self._share, start = self.team.share(), self.clock.trained
         self.clock.end = view.end(self._epoch, start)
         self._world = 1 if meeting is None or meeting.exchange is None else meeting.exchange.world
-        self._served = (start, 0, False)
+        self.team.tally.opened(start)
         return Serving(self._epoch, self.clock.epoch, start, self.clock.end, self._share)
 
     def _wanted(self, view: View) -> int:
@@ -132,7 +129,7 @@ class Timeline:
     def ran_dry(self, epoch: Epoch) -> None:
         """Somebody wanted more of `epoch` than there is."""
         if epoch is self._epoch:
-            self._served = (*self._served[:2], True)
+            self.team.tally.ran_dry = True
 
     def trained_on(self, samples: int) -> None:
         """Losses of so many samples have come back.
@@ -141,9 +138,7 @@ class Timeline:
         """
         if self._epoch is None:
             return
-        self._fed += samples
-        start, got, dry = self._served
-        self._served = (start, got + samples, dry)
+        self.team.tally.came_back(samples)
         # All processes are at the same step, so each knows how far they are together.
         if self.clock.tick(samples * self._world):
             self._next_epoch()
@@ -175,10 +170,10 @@ class Timeline:
         """Exchanges what the processes have learnt, now. A collective."""
         meeting = self.team.meeting(self.clock.kept)
         if meeting is not None:
-            self._follow(meeting.decide(True, self.clock.epoch, self.seed, self._fed, self._standing))
+            self._follow(meeting.decide(True, self.clock.epoch, self.seed, self._standing))
 
     def _open_together(self, view: View, meeting: Meeting) -> None:
-        self._follow(meeting.decide(False, self.clock.epoch, self.seed, self._fed, lambda: self._standing_before(view)))
+        self._follow(meeting.decide(False, self.clock.epoch, self.seed, lambda: self._standing_before(view)))
         if meeting.drawing:
             try:
                 meeting.agree(self.clock.epoch, lambda: self._drawn(view))
@@ -188,7 +183,7 @@ class Timeline:
         assert self._epoch is not None
         if isinstance(self._epoch, StepwiseEpoch):
             self._epoch.freeze(meeting.agreed_scores())
-        if self.sharded and view.end(self._epoch, self.clock.trained) <= self.clock.trained:
+        if self.team.sharded and view.end(self._epoch, self.clock.trained) <= self.clock.trained:
             raise ConfigError(
                 f"an epoch of {len(self._epoch)} samples is too small to give every process a batch. Prune less, use "
                 "fewer processes or smaller batches, set drop_last=False, or fill up with Pruner(..., pad=True)."
@@ -197,13 +192,14 @@ class Timeline:
     def _standing(self) -> Standing:
         from orderdp.distributed.meeting import Standing
 
-        return Standing(self.clock.epoch, is_open=self._epoch is not None, trained=self.clock.trained)
+        clock, tally = self.clock, self.team.tally
+        return Standing(clock.epoch, is_open=self._epoch is not None, trained=clock.trained, fed=tally.fed)
 
     def _standing_before(self, view: View) -> Standing:
         view.check()
-        wanted, clock = self._wanted(view), self.clock
+        wanted, clock, tally = self._wanted(view), self.clock, self.team.tally
         is_open = self._epoch is not None and wanted == clock.epoch
-        start, got, ran_dry = self._served
+        is_left = clock.end is not None and clock.moved and not is_open
         return self._standing()._replace(
             epoch=wanted,
             is_open=is_open,
@@ -211,16 +207,16 @@ class Timeline:
             arranging=self._epoch is None or not is_open or self._epoch.arrangement not in (None, view.arrangement),
             batch_size=int(getattr(view, "batch_size", None) or 0),
             drop_last=bool(getattr(view, "drop_last", False)),
-            expected=clock.end - start if clock.end is not None and clock.moved and not is_open else 0,
-            got=got,
-            ran_dry=ran_dry,
+            expected=(clock.end or 0) - tally.start if is_left else 0,
+            got=tally.got,
+            ran_dry=tally.ran_dry,
         )
 
     def _follow(self, decision: Decision) -> None:
         if decision.epoch > self.clock.epoch:
             self._next_epoch()
         if decision.kept is not None:
-            self._fed = 0
+            self.team.tally.fed = 0
             self.clock.trained = decision.trained
             self.clock.kept_before = decision.kept - decision.trained
 
@@ -235,42 +231,10 @@ class Timeline:
         return digest(*(part.tobytes() for part in parts))
 
     @property
-    def sharded(self) -> bool:
-        """Whether each process takes a share of its own."""
-        return self.team.share() is not None
-
-    @property
     def repeated(self) -> int:
         """Samples that were trained on twice in an epoch, to fill up shares."""
         pads = self._epoch is not None and self._share is not None and self._share.pad
         return self._repeated_before + (max(0, self.clock.trained - len(self._epoch or ())) if pads else 0)
-
-    def share_of(self, samples: int) -> int:
-        """How many of so many samples this process gets."""
-        share = self.team.share()
-        return samples if share is None else share.size(samples)
-
-    def step_size(self, batch_size: int) -> int:
-        """Samples that all processes take in one step."""
-        share = self.team.share()
-        return batch_size if share is None else batch_size * share.world
-
-    def end_of(self, epoch: Epoch, start: int, batch_size: int, drop_last: bool) -> int:
-        """The position at which this process's batches from `start` on end."""
-        share = self.team.share()
-        if share is None:
-            return epoch.end(start, batch_size, drop_last)
-        return share.end(epoch, start, batch_size, drop_last)
-
-    def worker_seed(self, epoch: int) -> int:
-        """A seed for a loader's workers, another one in each process: or all would augment alike."""
-        exchange = self.team.exchange()
-        others = () if exchange is None or exchange.rank == 0 else ("rank", exchange.rank)
-        return key64(self.seed, "workers", epoch, *others) >> 1
-
-    def unsynced(self) -> dict[str, Any] | None:
-        """What other processes do not know yet; None where there is nothing."""
-        return self.team.unsynced(self._fed)
 
     # -- what an epoch holds -----------------------------------------------------------------------------------
 
@@ -287,7 +251,7 @@ class Timeline:
         self._hear_complaints()
         assert isinstance(self._policy, StepwisePolicy)
         context = self.context(self.clock.epoch)
-        together = self.step_size(batch_size)
+        together = self.team.step_size(batch_size)
         return StepwiseEpoch(self._policy, self._table, context, self.epoch_size(), together, drop_last)
 
     def epoch_size(self) -> int:
@@ -356,7 +320,7 @@ class Timeline:
             self.clock, self.seed, self.nonfinite = clock, seed, nonfinite
             self._selection, self._epoch = selection, epoch
             self.weights = None if selection is None else selection.dense_weights(self.n)
-            self._repeated_before, self._share, self._fed = repeated, None, 0
+            self._repeated_before, self._share = repeated, None
             self.team.restored(clock.kept)
 
         return restore

@@ -24,7 +24,7 @@ class Header:
     Attributes:
         action: What it is doing, `ITER` or `SYNC`.
         failed: 1 where it cannot go on; the others must not wait for it.
-        seed: Its seed, to 62 bits.
+        seed: Its seed; a digest of it where that is very large.
         n: Length of its data set.
         epochs: Planned epochs, -1 for none.
         policy: Digest of its policy and columns.

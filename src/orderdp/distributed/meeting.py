@@ -54,6 +54,7 @@ class Standing(NamedTuple):
     arranging: bool = False
     batch_size: int = 0
     drop_last: bool = False
+    fed: int = 0
     expected: int = 0
     got: int = 0
     ran_dry: bool = False
@@ -90,14 +91,13 @@ class Meeting:
         labels = setup.labels
         self._labels = 0 if labels is None else digest(np.ascontiguousarray(labels, dtype=np.int64).tobytes())
 
-    def decide(self, syncing: bool, epoch: int, seed: int, fed: int, find: Callable[[], Standing]) -> Decision:
+    def decide(self, syncing: bool, epoch: int, seed: int, find: Callable[[], Standing]) -> Decision:
         """Hears all ranks, takes over what they have learnt, and says where to go on. Two collectives at most.
 
         Args:
             syncing: Whether somebody called ``sync()``; otherwise an epoch is about to be gone through.
             epoch: The current epoch, for messages.
             seed: The pruner's seed.
-            fed: Samples of this rank whose losses came back since the last meeting.
             find: Finds out where this rank stands. Where it raises, so do the other ranks.
         """
         self.exchanged_bytes = 0
@@ -107,7 +107,7 @@ class Meeting:
         except Exception as error:
             failure = error
         changes = self._ledger.changes()
-        header = self._header(SYNC if syncing else ITER, seed, fed, here, len(changes), failed=failure is not None)
+        header = self._header(SYNC if syncing else ITER, seed, here, len(changes), failed=failure is not None)
         headers = [Header.decode(values) for values in self._gather(header.encode(), epoch)]
         if failure is not None:
             raise failure
@@ -166,13 +166,13 @@ class Meeting:
 
     # -- inside --------------------------------------------------------------------------------------------------
 
-    def _header(self, action: int, seed: int, fed: int, here: Standing, rows: int, *, failed: bool) -> Header:
+    def _header(self, action: int, seed: int, here: Standing, rows: int, *, failed: bool) -> Header:
         setup = self._setup
         nonfinite, outside, writes = self._ledger.counted()
         return Header(
             action=action,
             failed=failed,
-            seed=seed % (1 << 62),
+            seed=seed if seed < 1 << 62 else (1 << 62) + digest(str(seed).encode()),
             n=self._table.n,
             epochs=-1 if setup.epochs is None else setup.epochs,
             policy=self._policy,
@@ -182,7 +182,6 @@ class Meeting:
             strict=setup.strict,
             table=self._ledger.fingerprint(),
             rows=rows,
-            fed=fed,
             nonfinite=nonfinite,
             outside=outside,
             writes=writes,
