@@ -10,7 +10,7 @@ import torch
 
 from orderdp import Pruner
 from tests import distributed_work as work
-from tests.distributed_work import BATCH_SIZE, CASES, EPOCHS
+from tests.distributed_work import BATCH_SIZE, CASES, EPOCHS, GROUP_TIMEOUT
 from tests.ranks import in_processes
 from tests.support import fake_losses
 
@@ -99,7 +99,7 @@ def test_fewer_samples_than_ranks_is_an_error_on_all(ranks: list[dict[str, Any]]
 
 
 def test_bad_input_is_an_error_on_every_rank_and_nobody_hangs(tmp_path: Path) -> None:
-    results = in_processes(2, tmp_path, work.bad_input, group_timeout=5)
+    results = in_processes(2, tmp_path, work.bad_input, group_timeout=GROUP_TIMEOUT)
     for rank in results:
         assert "GroupError" in rank["seed"]
         assert "seed: 0 on rank 0, 1 on rank 1" in rank["seed"]
@@ -110,7 +110,7 @@ def test_bad_input_is_an_error_on_every_rank_and_nobody_hangs(tmp_path: Path) ->
         assert "FeedbackError: index must hold whole numbers" in rank["no index"]
         assert rank["alone"] == "no error"
     assert "GroupError: rank 0 of 2 has not heard from all others at epoch 0" in results[0]["never"]
-    assert results[0]["seconds"] < 30
+    assert "Timed out" in results[0]["never"]
 
 
 def test_a_group_made_after_the_pruner_is_found(tmp_path: Path) -> None:
