@@ -15,7 +15,7 @@ from orderdp.distributed.header import digest
 from orderdp.policy import Column
 from orderdp.scores import ScoreTable
 
-__all__ = ["Changes", "Ledger", "merged"]
+__all__ = ["Changes", "Ledger", "merged", "wire_dtype"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,7 +23,7 @@ class Changes:
     """Rows of a table and what is in them.
 
     Attributes:
-        index: Which rows, int64, ascending, each once.
+        index: Which rows, int64, each once.
         columns: The values of every column there, as they travel.
     """
 
@@ -132,21 +132,24 @@ def merged(parts: Sequence[Changes], base: Mapping[str, np.ndarray], declared: M
     """
     index = np.concatenate([part.index for part in parts])
     columns = {name: np.concatenate([part.columns[name] for part in parts]) for name in declared}
+    taken = np.zeros(len(base["usage"]), dtype=np.bool_)
+    taken[index] = True
+    if np.count_nonzero(taken) == len(index):  # as it mostly is, and nothing has to be sorted
+        return Changes(index, columns)
     rank = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
     trained = columns["usage"] - base["usage"][index]
     order = np.lexsort((rank, -trained, index))
     index = index[order]
     first = np.flatnonzero(np.concatenate(([True], index[1:] != index[:-1])))
     alone = np.diff(np.append(first, len(index))) == 1
-    result = {}
     for name, column in declared.items():
         values = columns[name][order]
-        result[name] = values[first]
-        if column.merge == "sum" and not alone.all():
+        columns[name] = values[first]
+        if column.merge == "sum":
             old = base[name][index]
             total = old[first] + np.add.reduceat(values.astype(_wide(values)) - old, first)
-            result[name] = np.where(alone, result[name], total).astype(values.dtype)
-    return Changes(index[first], result)
+            columns[name] = np.where(alone, columns[name], total).astype(values.dtype)
+    return Changes(index[first], columns)
 
 
 def wire_dtype(column: Column) -> np.dtype:
