@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from orderdp import OrderDP, Pruner
+from orderdp import Indexed, OrderDP, Pruner
 from orderdp.errors import OrderDPError
 from orderdp.policies import UCB
 from tests.support import KeepAll, fake_losses, toy_dataset
@@ -153,3 +153,39 @@ def late_group(rank: int, world: int, folder: Path) -> list[list[int]]:
     dist.init_process_group("gloo", init_method=f"file://{folder}/later", rank=rank, world_size=world)
     assert (alone, len(loader)) == (6, 3)
     return [index.tolist() for index, _ in loader]
+
+
+def through_stateful_loaders(rank: int, world: int, folder: Path, cases: list) -> dict[tuple, tuple[list, list]]:
+    """For each case a straight run, and one that is stopped and resumed by torchdata's loader."""
+    return {case: through_a_stateful_loader(*case) for case in cases}
+
+
+def through_a_stateful_loader(workers: int, stop_after: int) -> tuple[list, list]:
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    dataset = toy_dataset(80)
+
+    def make() -> tuple[Pruner, Any]:
+        pruner = Pruner(OrderDP(0.4), dataset, seed=1)
+        batches = pruner.batch_sampler(6)
+        return pruner, StatefulDataLoader(Indexed(dataset), batch_sampler=batches, num_workers=workers)
+
+    def go(pruner: Pruner, loader: Any, steps: int | None = None) -> list[list[int]]:
+        visited = []
+        for _ in range(pruner.epoch, EPOCHS):
+            for index, _ in loader:
+                pruner.update(index, fake_losses(index, pruner.epoch))
+                visited.append(index.tolist())
+                if len(visited) == steps:
+                    return visited
+        return visited
+
+    straight = go(*make())
+    pruner, loader = make()
+    first = go(pruner, loader, stop_after)
+    pruner.sync()
+    states = pruner.state_dict(), loader.state_dict()
+    resumed, again = make()
+    resumed.load_state_dict(states[0])
+    again.load_state_dict(states[1])
+    return straight, first + go(resumed, again)

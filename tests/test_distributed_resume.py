@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,8 @@ from orderdp import OrderDP, Pruner
 from orderdp.distributed import Packed
 from orderdp.errors import GroupError, StateError, UnsyncedStateWarning
 from orderdp.policies import UCB, InfoBatch
-from tests.ranks import MemoryRank, all_fine, in_threads
+from tests import distributed_work
+from tests.ranks import MemoryRank, all_fine, in_processes, in_threads
 from tests.support import fake_losses
 from tests.test_bad_input import assert_same_state
 from tests.test_distributed_rules import Remembering, assert_same_contents, contents
@@ -170,6 +172,27 @@ def test_the_parts_of_all_ranks_make_the_state_that_sync_would_have(policy: Any,
     assert_same_state(pruner.state_dict(), other.state_dict())
 
 
+def test_parts_of_ranks_that_wrote_the_same_rows_are_merged_as_sync_would() -> None:
+    def work(group: MemoryRank) -> tuple:
+        pruner = Pruner(Remembering(0.4), N, process_group=group)
+        for round_ in range(2):
+            for rows in (torch.arange(10), torch.arange(5 + group.rank)):
+                pruner.update(rows, fake_losses(rows, 2 * round_ + group.rank))
+            if round_ == 0:
+                pruner.sync()
+        part = pruner.state_dict()
+        pruner.sync()
+        return part, pruner.state_dict()
+
+    with pytest.warns(UnsyncedStateWarning):
+        results = all_fine(in_threads(2, work))
+    pruner, other = Pruner(Remembering(0.4), N), Pruner(Remembering(0.4), N)
+    pruner.load_state_dict([part for part, _ in results])
+    other.load_state_dict(results[0][1])
+    assert_same_state(pruner.state_dict(), other.state_dict())
+    assert pruner.usage.tolist()[:6] == [8] * 5 + [6]
+
+
 @pytest.mark.parametrize(
     ("choose", "message"),
     [
@@ -214,6 +237,26 @@ def test_a_rank_that_did_not_load_the_checkpoint_is_noticed() -> None:
         assert isinstance(error, GroupError)
 
 
+def test_ranks_can_go_back_to_an_earlier_checkpoint_and_take_the_same_way_again() -> None:
+    def work(group: MemoryRank) -> tuple:
+        pruner = Pruner(OrderDP(0.4), N, process_group=group)
+        train(pruner, 2, stop_after=6)
+        pruner.sync()
+        state = pruner.state_dict()
+        ways = []
+        for _ in range(2):
+            pruner.load_state_dict(state)
+            visited = train(pruner, 2)
+            pruner.sync()
+            ways.append((visited, contents(pruner), pruner.report()["kept"]))
+        return ways
+
+    for (visited, table, kept), (again, same_table, same_kept) in all_fine(in_threads(2, work)):
+        assert again == visited
+        assert kept == same_kept == 48 * EPOCHS
+        assert_same_contents(table, same_table)
+
+
 def test_syncing_after_different_steps_is_noticed() -> None:
     def work(group: MemoryRank) -> None:
         pruner = Pruner(OrderDP(0.4), N, process_group=group)
@@ -223,6 +266,13 @@ def test_syncing_after_different_steps_is_noticed() -> None:
     for error in in_threads(2, work):
         assert isinstance(error, GroupError)
         assert "rank 0: epoch 0, 24 samples trained; rank 1: epoch 0, 36 samples trained" in str(error)
+
+
+def test_a_stateful_data_loader_keeps_its_place_in_each_rank(tmp_path: Path) -> None:
+    cases = [(workers, steps) for workers in (0, 2) for steps in (1, 4, 6)]
+    for rank in in_processes(2, tmp_path, distributed_work.through_stateful_loaders, cases):
+        for case, (straight_way, stopped_and_resumed) in rank.items():
+            assert stopped_and_resumed == straight_way, case
 
 
 def test_syncing_changes_nothing_else() -> None:

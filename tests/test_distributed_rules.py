@@ -548,30 +548,47 @@ def test_a_rank_that_never_comes_is_waited_for_no_longer_than_the_group_allows()
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_losses_that_are_not_finite_are_complained_about_by_all_ranks(strict: bool) -> None:
-    seen: list[str] = []
-
-    def work(group: MemoryRank) -> float:
+def test_losses_that_are_not_finite_are_complained_about_by_all_ranks_once_an_epoch(strict: bool) -> None:
+    def work(group: MemoryRank) -> tuple:
         pruner = Pruner(OrderDP(0.4), 40, process_group=group, on_nan="raise" if strict else "warn")
-        for batch in pruner.batch_sampler(4):
-            losses = torch.rand(len(batch))
-            if group.rank == 1:
-                losses[0] = torch.nan
-            pruner.update(torch.tensor(batch), losses)
-        iter(pruner.sampler)
-        iter(pruner.sampler)  # complained about once
-        return pruner.report()["nonfinite"]
+        found = []
+        for bad in (1, 0, 2, 1):
+            for batch in pruner.batch_sampler(4):
+                losses = torch.rand(len(batch))
+                if group.rank == 1:
+                    losses[:bad] = torch.nan
+                pruner.update(torch.tensor(batch), losses)
+            found.append(error_text(lambda: iter(pruner.sampler)))
+            found.append(error_text(lambda: iter(pruner.sampler)))  # complained about once
+        return found, pruner.report()["nonfinite"]
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        results = in_threads(2, work)
-    seen = [str(warning.message) for warning in caught if issubclass(warning.category, NonFiniteLossWarning)]
+        results = all_fine(in_threads(2, work))
+    warned = [str(warning.message) for warning in caught if issubclass(warning.category, NonFiniteLossWarning)]
+    assert [nonfinite for _, nonfinite in results] == [12, 12]
     if strict:
-        assert all(isinstance(error, NonFiniteLossError) and "3 losses" in str(error) for error in results)
+        for found, _ in results:
+            assert ["".join(text.split()[:2]) for text in found] == [
+                "3losses",
+                "",
+                "",
+                "",
+                "6losses",
+                "",
+                "3losses",
+                "",
+            ]
     else:
-        assert results == [3, 3]
-        assert len(seen) == 2
-        assert all("3 losses of the last epoch" in message for message in seen)
+        assert sorted(message.split()[0] for message in warned) == ["3", "3", "3", "3", "6", "6"]
+
+
+def error_text(act: Any) -> str:
+    try:
+        act()
+    except NonFiniteLossError as error:
+        return str(error)
+    return ""
 
 
 def test_an_epoch_with_fewer_samples_than_ranks_is_refused_by_all_or_padded() -> None:
