@@ -378,10 +378,3 @@ def test_errors_survive_a_process_boundary() -> None:
     error = errors.UnknownSizeError("between 3 and 5", 3, 5)
     copied = pickle.loads(pickle.dumps(error))
     assert (str(copied), copied.lower, copied.upper) == ("between 3 and 5", 3, 5)
-
-
-def test_several_processes_are_refused_rather_than_pruned_apart(monkeypatch) -> None:
-    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 4)
-    with pytest.raises(ConfigError, match="one process only, and the process group has 4"):
-        iter(Pruner(OrderDP(0.4), 10).sampler)

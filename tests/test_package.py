@@ -91,6 +91,20 @@ def test_workers_import_little() -> None:
     assert run(code).strip() == "[]"
 
 
+def test_one_process_loads_nothing_that_several_need() -> None:
+    code = """
+import sys, torch
+from orderdp import OrderDP, Pruner
+pruner = Pruner(OrderDP(0.4), 20)
+for _ in range(2):
+    for batch in pruner.batch_sampler(4):
+        pruner.update(batch, torch.rand(len(batch)))
+pruner.sync(), pruner.report(), Pruner(OrderDP(0.4), 20).load_state_dict(pruner.state_dict())
+print([name for name in sys.modules if name.startswith("orderdp.distributed")])
+"""
+    assert run(code).strip() == "[]"
+
+
 def test_every_module_imports_and_lists_its_names() -> None:
     for module in pkgutil.walk_packages(orderdp.__path__, "orderdp."):
         loaded = importlib.import_module(module.name)

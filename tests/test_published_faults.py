@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import random
-import sys
 
 import numpy as np
 import pytest
@@ -132,12 +131,13 @@ def test_8_indices_are_never_floats(dtype: torch.dtype) -> None:
     assert int(np.isfinite(table["score"]).sum()) == 4
 
 
-def test_9_a_ragged_last_batch_is_an_ordinary_batch_and_a_step_exchanges_nothing() -> None:
+def test_9_a_ragged_last_batch_is_an_ordinary_batch_and_a_step_exchanges_nothing(monkeypatch) -> None:
+    """With several processes: test_distributed_rules.py counts what they exchange."""
+    monkeypatch.setattr(torch.distributed, "all_gather", None)
     dataset = toy_dataset(50)
     pruner = Pruner(OrderDP(0.4), dataset)
     sizes = [len(batch) for batch in train_epoch(pruner, pruner.loader(dataset, batch_size=8))]
     assert sizes == [8, 8, 8, 6]
-    assert not any(name.startswith("orderdp.distributed") for name in sys.modules)
 
 
 @pytest.mark.filterwarnings("ignore::orderdp.errors.NonFiniteLossWarning")

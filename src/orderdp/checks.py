@@ -18,6 +18,7 @@ __all__ = [
     "FeedbackArguments",
     "checked_epochs",
     "checked_extra",
+    "checked_group",
     "checked_index",
     "checked_labels",
     "checked_losses",
@@ -56,6 +57,24 @@ def checked_epochs(epochs: Any) -> int | None:
     if epochs is not None and not is_count(epochs):
         raise ConfigError(f"epochs must be a whole number, at least 1, or None, got {epochs!r}.")
     return None if epochs is None else int(epochs)
+
+
+def checked_group(process_group: Any) -> Any:
+    """A process group, what takes its place, None, or an error."""
+    distributed = torch.distributed
+    is_group = distributed.is_available() and isinstance(process_group, distributed.ProcessGroup)
+    if process_group is None or is_group or hasattr(process_group, "gather_all"):
+        return process_group
+    outsider = distributed.is_available() and process_group is distributed.GroupMember.NON_GROUP_MEMBER
+    if outsider:
+        raise ConfigError(
+            "process_group must be a group that this process belongs to, and it does not. "
+            "Give each process the data-parallel group it is in."
+        )
+    raise ConfigError(
+        f"process_group must be a torch.distributed process group or None, got {type(process_group).__name__}. "
+        "For a dimension of a device mesh pass mesh.get_group(name)."
+    )
 
 
 def checked_labels(labels: Any, n: int) -> np.ndarray | None:

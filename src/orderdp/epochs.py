@@ -37,6 +37,10 @@ class Epoch(Protocol):
         """The batch that starts at `position`; empty at the end of the epoch."""
         ...
 
+    def samples(self, start: int, stop: int) -> np.ndarray:
+        """What lies between two positions, as far as there is something."""
+        ...
+
     def end(self, start: int, batch_size: int, drop_last: bool) -> int:
         """The position at which batches from `start` on end."""
         ...
@@ -71,6 +75,10 @@ class FixedEpoch:
             stop = int(later[0]) if len(later) else position
         indices: list[int] = self.order[position:stop].tolist()
         return indices
+
+    def samples(self, start: int, stop: int) -> np.ndarray:
+        """What lies between two positions."""
+        return self.order[start:stop]
 
     def end(self, start: int, batch_size: int, drop_last: bool) -> int:
         """The position at which batches from `start` on end."""
@@ -123,6 +131,7 @@ class StepwiseEpoch:
         self._candidates = policy.candidates(context)
         self._chosen = np.empty(self._total, dtype=np.int64)
         self._n_chosen = 0
+        self._frozen: np.ndarray | None = None
         self.arrangement: Hashable | None = (batch_size, drop_last)
 
     def __len__(self) -> int:
@@ -130,11 +139,24 @@ class StepwiseEpoch:
 
     def batch(self, position: int, batch_size: int) -> list[int]:
         """The batch that starts at `position`; empty at the end of the epoch."""
-        stop = min(position + batch_size, self._total)
+        indices: list[int] = self.samples(position, position + batch_size).tolist()
+        return indices
+
+    def samples(self, start: int, stop: int) -> np.ndarray:
+        """What lies between two positions, chosen if it has not been yet."""
+        stop = min(stop, self._total)
         while self._n_chosen < stop:
             self._choose()
-        indices: list[int] = self._chosen[position:stop].tolist()
-        return indices
+        return self._chosen[start:stop]
+
+    def freeze(self, scores: np.ndarray) -> None:
+        """Lets all later choices go by these scores.
+
+        Processes that choose together must know the same. Little is lost: a candidate's score does not change before
+        its turn, unless somebody observes it.
+        """
+        if self._frozen is None:
+            self._frozen = scores
 
     def end(self, start: int, batch_size: int, drop_last: bool) -> int:
         """The position at which batches from `start` on end."""
@@ -149,7 +171,7 @@ class StepwiseEpoch:
         start, stop = self._n_chosen, min(self._n_chosen + self._batch_size, self._total)
         s = len(self._candidates)
         part = self._candidates[start * s // self._total : stop * s // self._total]
-        scores = self._table.scores_of(part)
+        scores = self._table.scores_of(part) if self._frozen is None else self._frozen[part]
         self._chosen[start:stop] = self._policy.pick(part, scores, stop - start, self._context)
         self._n_chosen = stop
 
@@ -181,6 +203,7 @@ class StepwiseEpoch:
         epoch._chosen = np.empty(epoch._total, dtype=np.int64)
         epoch._chosen[: len(chosen)] = chosen
         epoch._n_chosen = len(chosen)
+        epoch._frozen = None
         epoch.arrangement = None
         return epoch
 

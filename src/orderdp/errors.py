@@ -8,6 +8,7 @@
     ├── DatasetError (ValueError)        the data set has no length, is empty, missing, damaged, or has changed
     ├── FeedbackError (ValueError)       index, losses or scores of a step do not fit together
     │   └── IndexRangeError (IndexError) an index outside the data set
+    ├── GroupError (RuntimeError)        the processes of a group do not agree, or one does not answer
     ├── NonFiniteLossError               NaN or infinite losses, with ``on_nan="raise"``
     ├── RecordError (ValueError)         a run's records cannot be written, are damaged or not there
     └── StateError (ValueError)          a checkpoint is damaged or belongs to something else
@@ -16,7 +17,8 @@
     ├── NoFeedbackWarning                an epoch was used up and no loss came back
     ├── NonFiniteLossWarning             NaN or infinite losses were left out of the scores
     ├── RealRatioWarning                 a policy leaves out another share than its nominal one
-    └── UnreachableRatioWarning          a policy could not prune as much as it was asked to
+    ├── UnreachableRatioWarning          a policy could not prune as much as it was asked to
+    └── UnsyncedStateWarning             a checkpoint lacks what other processes have learnt
 
 Messages say what must be, what came, and what to do about it.
 """
@@ -27,6 +29,7 @@ __all__ = [
     "ConfigError",
     "DatasetError",
     "FeedbackError",
+    "GroupError",
     "IndexRangeError",
     "NoFeedbackWarning",
     "NonFiniteLossError",
@@ -38,6 +41,7 @@ __all__ = [
     "StateError",
     "UnknownSizeError",
     "UnreachableRatioWarning",
+    "UnsyncedStateWarning",
 ]
 
 
@@ -79,6 +83,10 @@ class IndexRangeError(FeedbackError, IndexError):
     """An index points outside the data set."""
 
 
+class GroupError(OrderDPError, RuntimeError):
+    """The processes of a group were set up differently, stand at different places, or one does not answer."""
+
+
 class NonFiniteLossError(OrderDPError):
     """NaN or infinite losses came back and ``on_nan="raise"`` was asked for."""
 
@@ -109,3 +117,7 @@ class RealRatioWarning(OrderDPWarning):
 
 class UnreachableRatioWarning(OrderDPWarning):
     """A policy could not prune as much as it was asked to."""
+
+
+class UnsyncedStateWarning(OrderDPWarning):
+    """A checkpoint of one process lacks what the others have learnt since they met."""

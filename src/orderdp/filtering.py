@@ -87,12 +87,16 @@ class FilteredSampler(Sampler[Any]):
                     "once."
                 )
             samples = self._timeline.epoch_size()
+        samples = self._timeline.team.share_of(samples)
         return batches_in(samples, self._repack_to, self.drop_last) if self._repack_to else samples
 
     @property
     def arrangement(self) -> Hashable:
         """Each filter has its own order."""
         return id(self)
+
+    def check(self) -> None:
+        """Nothing can be wrong before the inner sampler has been read."""
 
     def arrange(self) -> Epoch:
         """What the inner sampler gives, read to its end and filtered."""
@@ -107,7 +111,14 @@ class FilteredSampler(Sampler[Any]):
 
     def end(self, epoch: Epoch, start: int) -> int:
         """The end of the last sample or batch."""
-        return epoch.end(start, self._repack_to, self.drop_last) if self._repack_to else len(epoch)
+        if isinstance(epoch, FixedEpoch) and epoch.cuts is not None and self._timeline.team.sharded:
+            raise ConfigError(
+                "batches that were filtered as they are differ in size and cannot be dealt out evenly to several "
+                "processes. Use pruner.filter(batch_sampler, repack=True), or Pruner(..., shard=False) where a "
+                "framework deals out the batches."
+            )
+        drop_last = self.drop_last and self._repack_to is not None
+        return self._timeline.team.end_of(epoch, start, self._repack_to or 1, drop_last)
 
 
 def _read(sampler: Iterable[Any], n: int) -> tuple[np.ndarray, np.ndarray | None]:

@@ -118,6 +118,7 @@ def steps_within(
     world_size: int = 1,
     accumulate: int = 1,
     split: Split = "samples",
+    pad: bool = False,
 ) -> tuple[int, int]:
     """The fewest and the most optimiser steps of epochs that keep between so many and so many samples."""
     check_batch_size(batch_size)
@@ -129,7 +130,8 @@ def steps_within(
 
     def steps(samples: int) -> int:
         if split == "samples":
-            batches = batches_in(samples // world_size, batch_size, drop_last)
+            share = -(-samples // world_size) if pad else samples // world_size
+            batches = batches_in(share, batch_size, drop_last)
         else:
             batches = batches_in(batches_in(samples, batch_size, drop_last), world_size, drop_last)
         return -(-batches // accumulate)

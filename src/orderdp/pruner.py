@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeVar, cast
 
 import torch
@@ -12,6 +13,7 @@ from torch.utils.data import DataLoader
 from orderdp.checks import (
     checked_epochs,
     checked_extra,
+    checked_group,
     checked_index,
     checked_labels,
     checked_losses,
@@ -20,13 +22,14 @@ from orderdp.checks import (
     checked_seed,
     feedback_arguments,
 )
-from orderdp.errors import ConfigError, StateError, UnknownSizeError
+from orderdp.errors import ConfigError, StateError, UnknownSizeError, UnsyncedStateWarning
 from orderdp.filtering import FilteredSampler
 from orderdp.loading import Indexed, IndexedCollate, length_of, without_own_order
 from orderdp.planning import Split, check_batch_size, is_count, steps_within
 from orderdp.policy import Policy, describe
 from orderdp.sampling import PrunedBatchSampler, PrunedSampler, check_length
 from orderdp.scores import ScoreTable
+from orderdp.team import TeamOptions
 from orderdp.timeline import Timeline
 
 __all__ = ["Pruner"]
@@ -79,6 +82,10 @@ class Pruner:
         seed: Everything random is a function of this, the epoch and the scores.
         epochs: How many epochs are planned, for `progress` and for policies that need to know.
         labels: One class for each sample, for policies that need them.
+        shard: Whether, in a process group, each process takes its own share of an epoch. False where a framework deals
+            out what the sampler gives (Accelerate, Lightning).
+        process_group: The processes that share the data, where that is not all of them.
+        pad: Whether shares are filled up with up to ``world_size - 1`` repeats; otherwise as many samples are left out.
         on_nan: "warn" or "raise", once an epoch, when losses were NaN or infinite.
     """
 
@@ -90,6 +97,9 @@ class Pruner:
         seed: int = 0,
         epochs: int | None = None,
         labels: Any = None,
+        shard: bool = True,
+        process_group: Any = None,
+        pad: bool = False,
         on_nan: Literal["warn", "raise"] = "warn",
     ) -> None:
         self.n = length_of(dataset_or_length)
@@ -108,7 +118,10 @@ class Pruner:
             epochs=self.epochs,
             labels=checked_labels(labels, self.n),
             raise_on_nan=on_nan == "raise",
+            options=TeamOptions(checked_group(process_group), bool(shard), bool(pad)),
         )
+        self._pad = bool(pad)
+        self._warned_unsynced = False
         self._timeline.size_bounds(0)  # fail now, not in the first epoch, if the policy cannot do with so few
 
     def __repr__(self) -> str:
@@ -300,6 +313,7 @@ class Pruner:
             world_size=world_size,
             accumulate=accumulate,
             split=split,
+            pad=self._pad,
         )
         if fewest != most:
             raise UnknownSizeError(
@@ -314,6 +328,14 @@ class Pruner:
     def update_arguments(self) -> tuple[str, ...]:
         """What `update` needs by keyword besides index and losses; nothing for most policies."""
         return self._arguments.required
+
+    def sync(self) -> None:
+        """Exchanges feedback between the processes of a group now, where otherwise the next epoch's start would.
+
+        A collective: all of them call it, after the same step, before they write a checkpoint. Does nothing where
+        there is one process.
+        """
+        self._timeline.sync()
 
     # -- reading ---------------------------------------------------------------------------------------------
 
@@ -348,6 +370,8 @@ class Pruner:
             weight_mean, weight_max: the weights of the samples selected last, all 1 for most policies. coverage: share
             of the samples trained on at least once. staleness: mean age of the seen samples' scores, in epochs.
             nonfinite: losses that were NaN or infinite.
+            repeated: samples trained on twice in an epoch because shares were padded. exchanged_bytes: what came in
+            when the processes last met. Between their meetings a process knows its own feedback only.
         """
         clock = self._timeline.clock
         kept, full = clock.kept, clock.epochs_done * self.n
@@ -364,6 +388,8 @@ class Pruner:
             "coverage": float((self._table["usage"] > 0).mean()),
             "staleness": float(self.epoch - seen.mean()) if len(seen) else 0.0,
             "nonfinite": self._timeline.nonfinite + self._table.strays()[0],
+            "repeated": self._timeline.repeated,
+            "exchanged_bytes": self._timeline.team.exchanged_bytes,
         }
 
     def _nominal_saved(self) -> float:
@@ -373,7 +399,19 @@ class Pruner:
     # -- checkpoints -----------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything, at any moment, as tensors and plain values that ``torch.load(weights_only=True)`` accepts."""
+        """Everything, at any moment, as tensors and plain values that ``torch.load(weights_only=True)`` accepts.
+
+        In a process group call `sync` before: what other processes have learnt since they met is not in it otherwise.
+        """
+        unsynced = self._timeline.team.unsynced()
+        if unsynced is not None and not self._warned_unsynced:
+            self._warned_unsynced = True
+            warnings.warn(
+                f"this state lacks what the other {unsynced['world_size'] - 1} processes have learnt, and cannot be "
+                "loaded alone. Call pruner.sync() on all of them before state_dict().",
+                UnsyncedStateWarning,
+                stacklevel=2,
+            )
         return {
             "format": _FORMAT,
             "version": _VERSION,
@@ -381,15 +419,20 @@ class Pruner:
             "n": self.n,
             "table": self._table.state_dict(),
             "timeline": self._timeline.state_dict(),
+            "group": unsynced,
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
         """Puts everything back as it was. Raises, and changes nothing, where the state does not fit.
 
         The seed of the checkpoint replaces the one given to the constructor.
+
+        Args:
+            state: What `state_dict` gave; or, where the processes of a group did not call `sync` before, what it gave
+                on each of them.
         """
-        self._check_origin(state)
         try:
+            state = self._whole(state)
             self._table.check_state(state["table"])
             restore_timeline = self._timeline.restorer(state["timeline"])
         except StateError:
@@ -399,6 +442,25 @@ class Pruner:
         self._table.load_state_dict(state["table"])
         self._table_is_home = False
         restore_timeline()
+
+    def _whole(self, state: Any) -> Mapping[str, Any]:
+        """One state that fits this pruner, out of one or out of the parts of all processes."""
+        in_parts = isinstance(state, list | tuple) and all(isinstance(part, Mapping) for part in state) and state
+        for part in state if in_parts else [state]:
+            self._check_origin(part)
+        if in_parts:
+            from orderdp.distributed.parts import joined
+
+            state = joined(state, self._table.declared)
+        group = state.get("group")
+        if group is not None:
+            raise StateError(
+                f"the checkpoint was written by rank {group['rank']} of {group['world_size']} without sync(): it lacks "
+                "what the others had learnt. Call pruner.sync() on all ranks before state_dict(), or load the parts of "
+                "all ranks together: load_state_dict([part_0, part_1, ...])."
+            )
+        whole: Mapping[str, Any] = state
+        return whole
 
     def _check_origin(self, state: Mapping[str, Any]) -> None:
         if not isinstance(state, Mapping) or state.get("format") != _FORMAT:

@@ -16,9 +16,9 @@ from torch.utils.data import Sampler
 from orderdp.epochs import Epoch, FixedEpoch
 from orderdp.errors import ConfigError, DatasetError, StateError
 from orderdp.planning import batches_in, check_batch_size
-from orderdp.randomness import key64
 
 if TYPE_CHECKING:
+    from orderdp.distributed.share import Share
     from orderdp.timeline import Timeline
 
 __all__ = [
@@ -43,6 +43,10 @@ class View(Protocol):
         """Equal for views that go through an epoch in the same order."""
         ...
 
+    def check(self) -> None:
+        """Raises where this view cannot be gone through."""
+        ...
+
     def arrange(self) -> Epoch:
         """The epoch in this view's order."""
         ...
@@ -53,12 +57,16 @@ class View(Protocol):
 
 
 class Serving(NamedTuple):
-    """An epoch that has been opened: its number, and from which position to which it is handed out."""
+    """An epoch that has been opened: its number, from which position to which it is handed out, and what of it.
+
+    The share is None where one process gets all of it. Positions are those of the whole epoch in any case.
+    """
 
     epoch: Epoch
     number: int
     start: int
     end: int
+    share: Share | None = None
 
 
 class _Cursor:
@@ -70,7 +78,8 @@ class _Cursor:
 
     def __init__(self, timeline: Timeline, serving: Serving, prefetched: int | None = None) -> None:
         self._timeline = timeline
-        self._epoch, self._number, self._position, self._end = serving
+        self._epoch, self._number, self._position, self._end, self._share = serving
+        self._stride = 1 if self._share is None else self._share.world
         self._prefetched = prefetched
         # A loader asks for so many batches before it hands out the first, and for one more with each it hands
         # out, also when there are none left: so many refusals mean that it has handed out the last.
@@ -79,10 +88,16 @@ class _Cursor:
     def _stop_at_end(self) -> None:
         if self._position < self._end:
             return
+        self._timeline.ran_dry(self._epoch)
         self._refusals_left -= 1
         if self._refusals_left == 0:
             self._timeline.handed_out(self._epoch, certainly=self._prefetched is not None)
         raise StopIteration
+
+    def _batch(self, batch_size: int) -> list[int]:
+        if self._share is None:
+            return self._epoch.batch(self._position, batch_size)
+        return self._share.batch(self._epoch, self._position, batch_size)
 
     def state_dict(self) -> dict[str, int]:
         """Which epoch this is, how far it has been handed out, and where it ends."""
@@ -123,11 +138,11 @@ class SampleCursor(_Cursor):
 
     def __next__(self) -> int:
         self._stop_at_end()
-        offset = self._position - self._chunk_start
+        offset = (self._position - self._chunk_start) // self._stride
         if not 0 <= offset < len(self._chunk):
-            self._chunk = self._epoch.batch(self._position, _CHUNK)
+            self._chunk = self._batch(_CHUNK)
             self._chunk_start, offset = self._position, 0
-        self._position += 1
+        self._position += self._stride
         return self._chunk[offset]
 
 
@@ -145,14 +160,14 @@ class BatchCursor(_Cursor):
     def __next__(self) -> list[int]:
         if self._to_skip:
             self._to_skip -= 1
-            return self._epoch.batch(self._position, 1)
+            return self._batch(1)
         self._stop_at_end()
-        batch = self._epoch.batch(self._position, self._batch_size)
-        self._position += len(batch)
+        batch = self._batch(self._batch_size)
+        self._position += len(batch) * self._stride
         return batch
 
     def _serve_to_skip(self, samples: int) -> None:
-        self._to_skip = batches_in(samples, self._batch_size, drop_last=False)
+        self._to_skip = batches_in(samples, self._batch_size * self._stride, drop_last=False)
 
 
 class PrunedSampler(Sampler[int]):
@@ -167,8 +182,11 @@ class PrunedSampler(Sampler[int]):
         return SampleCursor(self._timeline, self._timeline.open(self))
 
     def __len__(self) -> int:
-        """Samples in a whole epoch, also while one is being resumed."""
-        return self._timeline.epoch_size()
+        """Samples in this process's share of a whole epoch, also while one is being resumed."""
+        return self._timeline.team.share_of(self._timeline.epoch_size())
+
+    def check(self) -> None:
+        """Nothing can be wrong here."""
 
     def arrange(self) -> Epoch:
         """The selection in the order in which it was drawn."""
@@ -181,7 +199,7 @@ class PrunedSampler(Sampler[int]):
 
     def end(self, epoch: Epoch, start: int) -> int:
         """All of it."""
-        return epoch.end(start, 1, drop_last=False)
+        return self._timeline.team.end_of(epoch, start, 1, drop_last=False)
 
 
 class PrunedBatchSampler(Sampler[list[int]]):
@@ -215,8 +233,6 @@ class PrunedBatchSampler(Sampler[list[int]]):
         self._prefetched = prefetched
 
     def __iter__(self) -> Iterator[list[int]]:
-        if self._dataset is not None:
-            check_length(self._dataset, self._timeline.n)
         serving = self._timeline.open(self)
         if serving.end == 0:
             raise ConfigError(
@@ -225,17 +241,24 @@ class PrunedBatchSampler(Sampler[list[int]]):
             )
         if self._generator is not None:
             # So that a resumed epoch starts its workers with the seeds it had.
-            self._generator.manual_seed(key64(self._timeline.seed, "workers", serving.number) >> 1)
+            self._generator.manual_seed(self._timeline.team.worker_seed(self._timeline.seed, serving.number))
         return BatchCursor(self._timeline, serving, self.batch_size, self._prefetched)
 
     def __len__(self) -> int:
-        """Batches in a whole epoch, also while one is being resumed."""
-        return batches_in(self._timeline.epoch_size(), self.batch_size, self.drop_last)
+        """Batches of this process in a whole epoch, also while one is being resumed."""
+        return batches_in(len(self.sampler), self.batch_size, self.drop_last)
 
     @property
     def arrangement(self) -> Hashable:
         """As drawn; or, where every step chooses, by how the epoch is cut into steps."""
-        return (self.batch_size, self.drop_last) if self._timeline.stepwise else PrunedSampler.arrangement
+        if self._timeline.stepwise:
+            return self._timeline.team.step_size(self.batch_size), self.drop_last
+        return PrunedSampler.arrangement
+
+    def check(self) -> None:
+        """The data set is as long as it was."""
+        if self._dataset is not None:
+            check_length(self._dataset, self._timeline.n)
 
     def arrange(self) -> Epoch:
         """The epoch as drawn, or step by step."""
@@ -245,7 +268,7 @@ class PrunedBatchSampler(Sampler[list[int]]):
 
     def end(self, epoch: Epoch, start: int) -> int:
         """The end of the last batch."""
-        return epoch.end(start, self.batch_size, self.drop_last)
+        return self._timeline.team.end_of(epoch, start, self.batch_size, self.drop_last)
 
 
 def check_length(dataset: Sized, n: int) -> None:

@@ -218,6 +218,16 @@ class ScoreTable:
         usage.index_add_(0, index, torch.ones(len(index), dtype=usage.dtype, device=usage.device))
         self._columns["seen"].index_fill_(0, index, self._unsettled_epoch)
 
+    def put(self, index: np.ndarray, columns: Mapping[str, np.ndarray]) -> None:
+        """Replaces some rows by values that were worked out elsewhere."""
+        where = torch.from_numpy(index).to(self.device)
+        for name, values in columns.items():
+            column = self.column(name)
+            new = torch.from_numpy(values).to(self.device)
+            if not column.is_floating_point() and len(values) and int(values.max()) > torch.iinfo(column.dtype).max:
+                column = self._columns[name] = column.to(torch.int32)
+            column.index_copy_(0, where, new.to(column.dtype))
+
     # -- once an epoch ---------------------------------------------------------------------------------------
 
     def strays(self) -> tuple[int, int]:
@@ -228,6 +238,15 @@ class ScoreTable:
     def forget_strays(self) -> None:
         """Counts them from 0 again."""
         self._strays.zero_()
+
+    def counters(self) -> tuple[int, int, int]:
+        """Losses that were not finite, impossible indices, and writes. Waits for the device."""
+        return (*self.strays(), self._writes)
+
+    def set_counters(self, nonfinite: int, outside: int, writes: int) -> None:
+        """Sets the counters to what all ranks have counted together."""
+        self._strays = torch.tensor([nonfinite, outside], dtype=torch.int64, device=self.device)
+        self._writes = writes
 
     def make_room(self, epoch: int) -> None:
         """Widens the counts before they can overflow. Called once an epoch."""

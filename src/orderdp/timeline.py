@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -26,20 +26,16 @@ from orderdp.errors import (
 from orderdp.policy import Context, Policy, Selection, StepwisePolicy, describe, nominal_ratio, size_bounds
 from orderdp.sampling import Serving, View
 from orderdp.scores import ScoreTable
+from orderdp.team import Team, TeamOptions
+
+if TYPE_CHECKING:
+    from orderdp.distributed.meeting import Decision, Meeting, Standing
+    from orderdp.distributed.share import Share
 
 __all__ = ["Timeline"]
 
 # A real ratio this far from the nominal one is worth a remark.
 _NOTICEABLE = 0.005
-
-
-def _refuse_several_processes() -> None:
-    distributed = torch.distributed
-    if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
-        raise ConfigError(
-            f"this version prunes in one process only, and the process group has {distributed.get_world_size()}: each "
-            "would see other losses and so draw other samples. Train in one process."
-        )
 
 
 class Timeline:
@@ -52,6 +48,7 @@ class Timeline:
         epochs: How many are planned, or None.
         labels: One class for each sample, or None.
         raise_on_nan: Whether losses that are not finite are an error.
+        options: How it works together with other processes.
     """
 
     def __init__(
@@ -63,6 +60,7 @@ class Timeline:
         epochs: int | None = None,
         labels: np.ndarray | None = None,
         raise_on_nan: bool = False,
+        options: TeamOptions | None = None,
     ) -> None:
         self.n = table.n
         self.seed = seed
@@ -80,6 +78,10 @@ class Timeline:
         self._epoch: Epoch | None = None  # the same, arranged in the order of whoever goes through it
         self._warned_idle = False
         self._said_what_is_real = False
+        self.team = Team(policy, table, epochs, labels, raise_on_nan, options or TeamOptions())
+        self._share: Share | None = None  # of the open epoch, for this process
+        self._world = 1  # how many processes go through the open epoch
+        self._repeated_before = 0
 
     def context(self, epoch: int) -> Context:
         """What the policy may know in that epoch."""
@@ -97,14 +99,34 @@ class Timeline:
 
     def open(self, view: View) -> Serving:
         """The epoch that is served to somebody who starts going through the data now, and from where."""
-        _refuse_several_processes()
-        if self._epoch is not None and self._is_over():
-            self._next_epoch()
+        meeting = self.team.meeting(self.clock.kept)
+        if meeting is None:
+            view.check()
+            if self._wanted(view) > self.clock.epoch:
+                self._next_epoch()
+            self._arrange(view)
+        else:
+            self._open_together(view, meeting)
+        assert self._epoch is not None
+        self._share, start = self.team.share(), self.clock.trained
+        self.clock.end = view.end(self._epoch, start)
+        self._world = 1 if meeting is None or meeting.exchange is None else meeting.exchange.world
+        self.team.tally.opened(start)
+        return Serving(self._epoch, self.clock.epoch, start, self.clock.end, self._share)
+
+    def _wanted(self, view: View) -> int:
+        """The number of the epoch that is to be served: the open one, or the next."""
+        over = self._epoch is not None and (self._is_over() or self._nothing_left(self._epoch, view))
+        return self.clock.epoch + over
+
+    def _nothing_left(self, epoch: Epoch, view: View) -> bool:
+        # Of a resumed epoch there may be less left than there are processes, or than makes a batch.
+        return 0 < self.clock.trained >= view.end(epoch, self.clock.trained)
+
+    def _arrange(self, view: View) -> None:
         if self._epoch is None or self._epoch.arrangement not in (None, view.arrangement):
             self._epoch = view.arrange()
             self.clock.idle_passes = 0
-        self.clock.end = view.end(self._epoch, self.clock.trained)
-        return Serving(self._epoch, self.clock.epoch, self.clock.trained, self.clock.end)
 
     def handed_out(self, epoch: Epoch, certainly: bool) -> None:
         """Somebody has come to the end of `epoch`.
@@ -115,12 +137,21 @@ class Timeline:
         if epoch is self._epoch:
             self.clock.idle_passes += 2 if certainly else 1
 
+    def ran_dry(self, epoch: Epoch) -> None:
+        """Somebody wanted more of `epoch` than there is."""
+        if epoch is self._epoch:
+            self.team.tally.ran_dry = True
+
     def trained_on(self, samples: int) -> None:
         """Losses of so many samples have come back.
 
         They count only while an epoch is open: a user's own loader, before the first one, makes no progress.
         """
-        if self._epoch is not None and self.clock.tick(samples):
+        if self._epoch is None:
+            return
+        self.team.tally.came_back(samples)
+        # All processes are at the same step, so each knows how far they are together.
+        if self.clock.tick(samples * self._world):
             self._next_epoch()
 
     def _is_over(self) -> bool:
@@ -140,8 +171,81 @@ class Timeline:
 
     def _next_epoch(self) -> None:
         self._table.settle()
+        self._repeated_before = self.repeated
         self.clock.next_epoch()
         self._epoch, self._selection = None, None
+
+    # -- together with other processes -------------------------------------------------------------------------
+
+    def sync(self) -> None:
+        """Exchanges what the processes have learnt, now. A collective."""
+        meeting = self.team.meeting(self.clock.kept)
+        if meeting is not None:
+            self._follow(meeting.decide(True, self.clock.epoch, self.seed, self._standing))
+
+    def _open_together(self, view: View, meeting: Meeting) -> None:
+        self._follow(meeting.decide(False, self.clock.epoch, self.seed, lambda: self._standing_before(view)))
+        if meeting.drawing:
+            try:
+                meeting.agree(self.clock.epoch, lambda: self._drawn(view))
+            except Exception:
+                self._epoch, self._selection = None, None
+                raise
+        assert self._epoch is not None
+        if isinstance(self._epoch, StepwiseEpoch):
+            self._epoch.freeze(meeting.agreed_scores())
+        if self.team.sharded and view.end(self._epoch, self.clock.trained) <= self.clock.trained:
+            raise ConfigError(
+                f"an epoch of {len(self._epoch)} samples is too small to give every process a batch. Prune less, use "
+                "fewer processes or smaller batches, set drop_last=False, or fill up with Pruner(..., pad=True)."
+            )
+
+    def _standing(self) -> Standing:
+        from orderdp.distributed.meeting import Standing
+
+        clock, tally = self.clock, self.team.tally
+        return Standing(clock.epoch, is_open=self._epoch is not None, trained=clock.trained, fed=tally.fed)
+
+    def _standing_before(self, view: View) -> Standing:
+        view.check()
+        wanted, clock, tally = self._wanted(view), self.clock, self.team.tally
+        is_open = self._epoch is not None and wanted == clock.epoch
+        is_left = clock.end is not None and clock.moved and not is_open
+        return self._standing()._replace(
+            epoch=wanted,
+            is_open=is_open,
+            trained=clock.trained if is_open else 0,
+            arranging=self._epoch is None or not is_open or self._epoch.arrangement not in (None, view.arrangement),
+            batch_size=int(getattr(view, "batch_size", None) or 0),
+            drop_last=bool(getattr(view, "drop_last", False)),
+            expected=(clock.end or 0) - tally.start if is_left else 0,
+            got=tally.got,
+            ran_dry=tally.ran_dry,
+        )
+
+    def _follow(self, decision: Decision) -> None:
+        if decision.epoch > self.clock.epoch:
+            self._next_epoch()
+        if decision.kept is not None:
+            self.team.tally.fed = 0
+            self.clock.trained = decision.trained
+            self.clock.kept_before = decision.kept - decision.trained
+
+    def _drawn(self, view: View) -> int:
+        from orderdp.distributed.header import digest
+
+        self._arrange(view)
+        assert self._epoch is not None
+        parts = [value.numpy() for value in self._epoch.state_dict().values() if isinstance(value, torch.Tensor)]
+        if self._selection is not None and self._selection.weights is not None:
+            parts.append(self._selection.weights)
+        return digest(*(part.tobytes() for part in parts))
+
+    @property
+    def repeated(self) -> int:
+        """Samples that were trained on twice in an epoch, to fill up shares."""
+        pads = self._epoch is not None and self._share is not None and self._share.pad
+        return self._repeated_before + (max(0, self.clock.trained - len(self._epoch or ())) if pads else 0)
 
     # -- what an epoch holds -----------------------------------------------------------------------------------
 
@@ -175,13 +279,19 @@ class Timeline:
         self._hear_complaints()
         assert isinstance(self._policy, StepwisePolicy)
         context = self.context(self.clock.epoch)
-        return StepwiseEpoch(self._policy, self._table, context, self.epoch_size(), batch_size, drop_last)
+        together = self.team.step_size(batch_size)
+        return StepwiseEpoch(self._policy, self._table, context, self.epoch_size(), together, drop_last)
 
     def epoch_size(self) -> int:
         """Samples in the whole epoch that is being served, or would be served next."""
         size = self._policy.size(self.n, self.context(self.clock.epoch))
         if size is not None:
             return size
+        if self._epoch is None and self._selection is None and self.team.exchange() is not None:
+            raise TypeError(
+                "how many samples are kept depends on losses that other processes know, and they meet when an epoch "
+                "begins. Ask for the length after iter(loader)."
+            )
         return len(self.select() if self._epoch is None else self._epoch)
 
     def arranged_size(self, view: View) -> int | None:
@@ -221,6 +331,7 @@ class Timeline:
             "seed": self.seed,
             "clock": self.clock.state_dict(),
             "nonfinite": self.nonfinite,
+            "repeated": self.repeated,
             "selection": None if drawn is None else selection_state(drawn),
             "epoch": None if self._epoch is None else self._epoch.state_dict(),
         }
@@ -228,6 +339,7 @@ class Timeline:
     def restorer(self, state: Mapping[str, Any]) -> Callable[[], None]:
         """Reads and checks `state` and returns what puts it in place, so that nothing is half restored."""
         clock, seed, nonfinite = Clock.from_state(state["clock"]), int(state["seed"]), int(state["nonfinite"])
+        repeated = int(state.get("repeated", 0))
         context = Context(self.n, clock.epoch, seed, self._epochs, self._labels)
         selection = restore_selection(state["selection"], self.n)
         epoch = restore_epoch(state["epoch"], self._policy, self._table, context)
@@ -237,6 +349,8 @@ class Timeline:
             self._selection, self._epoch = selection, epoch
             self.weights = None if selection is None else selection.dense_weights(self.n)
             self.weights_used = _spread(None if selection is None else selection.weights)
+            self._repeated_before, self._share = repeated, None
+            self.team.restored(clock.kept)
 
         return restore
 

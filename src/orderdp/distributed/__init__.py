@@ -1,0 +1,12 @@
+"""Several processes that train one model: one draw for all of them, a share for each, feedback exchanged once an epoch.
+
+Nothing here is loaded before there is a process group. What users may want from it is `Packed`, for
+``torch.distributed.checkpoint``.
+"""
+
+from __future__ import annotations
+
+from orderdp.distributed.exchange import Exchange
+from orderdp.distributed.packed import Packed
+
+__all__ = ["Exchange", "Packed"]
