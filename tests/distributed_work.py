@@ -155,12 +155,12 @@ def late_group(rank: int, world: int, folder: Path) -> list[list[int]]:
     return [index.tolist() for index, _ in loader]
 
 
-def through_stateful_loaders(rank: int, world: int, folder: Path, cases: list) -> dict[tuple, tuple[list, list]]:
-    """For each case a straight run, and one that is stopped and resumed by torchdata's loader."""
-    return {case: through_a_stateful_loader(*case) for case in cases}
+def through_stateful_loaders(rank: int, world: int, folder: Path, stops: list[int]) -> dict[int, tuple[list, list]]:
+    """A straight run, and one that is stopped after so many steps and resumed by torchdata's loader."""
+    return {stop_after: through_a_stateful_loader(stop_after) for stop_after in stops}
 
 
-def through_a_stateful_loader(workers: int, stop_after: int) -> tuple[list, list]:
+def through_a_stateful_loader(stop_after: int) -> tuple[list, list]:
     from torchdata.stateful_dataloader import StatefulDataLoader
 
     dataset = toy_dataset(80)
@@ -168,7 +168,7 @@ def through_a_stateful_loader(workers: int, stop_after: int) -> tuple[list, list
     def make() -> tuple[Pruner, Any]:
         pruner = Pruner(OrderDP(0.4), dataset, seed=1)
         batches = pruner.batch_sampler(6)
-        return pruner, StatefulDataLoader(Indexed(dataset), batch_sampler=batches, num_workers=workers)
+        return pruner, StatefulDataLoader(Indexed(dataset), batch_sampler=batches)
 
     def go(pruner: Pruner, loader: Any, steps: int | None = None) -> list[list[int]]:
         visited = []

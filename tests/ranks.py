@@ -86,7 +86,7 @@ def in_processes(
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.distributed_work", "tests.ddp_work"])
     processes = [
-        context.Process(target=_process, args=(rank, world, folder, work, arguments, group_timeout))
+        context.Process(target=_process, args=(rank, world, folder, work, arguments, group_timeout), daemon=True)
         for rank in range(world)
     ]
     for process in processes:

@@ -269,10 +269,9 @@ def test_syncing_after_different_steps_is_noticed() -> None:
 
 
 def test_a_stateful_data_loader_keeps_its_place_in_each_rank(tmp_path: Path) -> None:
-    cases = [(workers, steps) for workers in (0, 2) for steps in (1, 4, 6)]
-    for rank in in_processes(2, tmp_path, distributed_work.through_stateful_loaders, cases):
-        for case, (straight_way, stopped_and_resumed) in rank.items():
-            assert stopped_and_resumed == straight_way, case
+    for rank in in_processes(2, tmp_path, distributed_work.through_stateful_loaders, [1, 4, 6]):
+        for steps, (straight_way, stopped_and_resumed) in rank.items():
+            assert stopped_and_resumed == straight_way, steps
 
 
 def test_syncing_changes_nothing_else() -> None:

@@ -48,6 +48,7 @@ def test_a_job_that_lost_a_rank_in_mid_epoch_ends_with_the_weights_of_an_undistu
         saved_after = work.KILLED_AT // work.SAVE_EVERY * work.SAVE_EVERY
         assert result["visited"] == expected["visited"][saved_after:]
         assert result["report"] == expected["report"]
+        assert result["workers"][0] == result["workers"][1], "loaders whose workers fetch ahead give the same batches"
 
 
 def test_the_example_trains_in_one_process_and_goes_on_in_two(tmp_path: Path) -> None:
