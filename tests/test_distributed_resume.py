@@ -24,6 +24,9 @@ N, STEP = 80, 12  # 48 of 80 are kept, in steps of 12 over all ranks: 1, 2, 3 an
 EPOCHS = 4
 POLICIES = [OrderDP(0.4), OrderDP(0.4, every="batch"), Remembering(0.4), UCB(0.4), InfoBatch(0.5, annealing=None)]
 
+# InfoBatch says once what it really leaves out.
+pytestmark = pytest.mark.filterwarnings("ignore::orderdp.errors.RealRatioWarning")
+
 
 def train(pruner: Pruner, world: int, stop_after: int | None = None) -> list[tuple[int, list[int]]]:
     """Trains to the end or for so many steps; returns epoch and samples of each step."""

@@ -17,6 +17,9 @@ from orderdp.policies import RS2, UCB, InfoBatch, Mixed
 from tests.ranks import MemoryRank, all_fine, in_threads
 from tests.support import KeepAll, Undecided, Weighted, fake_losses, toy_dataset
 
+# InfoBatch says once what it really leaves out.
+pytestmark = pytest.mark.filterwarnings("ignore::orderdp.errors.RealRatioWarning")
+
 
 class Remembering(OrderDP):
     """Remembers an average and two sums besides."""
