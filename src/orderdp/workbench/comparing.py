@@ -63,11 +63,8 @@ def remember_settings(base: Settings, out: Path) -> None:
             before = json.loads(path.read_text(encoding="utf-8"))
         except ValueError:
             raise RecordError(f"{str(path)!r} is damaged. Remove it if the settings have not changed.") from None
-        changed = [
-            f"{name}: was {before.get(name)!r}, is {common.get(name)!r}"
-            for name in sorted({*before, *common})
-            if before.get(name) != common.get(name)
-        ]
+        free = {name: value for name, value in base.as_dict().items() if name in _FREE}
+        changed = base.differences({**before, **free})
         if changed:
             raise ConfigError(
                 f"{str(out)!r} holds runs with other settings: {'; '.join(changed)}. "

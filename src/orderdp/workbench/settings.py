@@ -124,7 +124,9 @@ class Settings:
     def run_id(self) -> str:
         """Name of the run's folder: readable, and different for different settings."""
         ratio = "" if self.prune_ratio is None else f"-{round(1000 * self.prune_ratio):03d}"
-        digest = hashlib.blake2b(json.dumps(self.as_dict(), sort_keys=True).encode(), digest_size=4).hexdigest()
+        # Of what was chosen: so a setting that a later version adds does not make finished runs unknown.
+        chosen = {name: value for name, value in self.as_dict().items() if value != _defaults().get(name)}
+        digest = hashlib.blake2b(json.dumps(chosen, sort_keys=True).encode(), digest_size=4).hexdigest()
         return f"{self.policy}{ratio}-seed{self.seed}-{digest}"
 
     def as_dict(self) -> dict[str, Any]:
@@ -141,14 +143,19 @@ class Settings:
         return cls(**values)
 
     def differences(self, other: Mapping[str, Any]) -> list[str]:
-        """What `other` has otherwise, one line each."""
+        """What `other` has otherwise, one line each; what it does not have is as if it were not chosen."""
         own = self.as_dict()
+        other = {**_defaults(), **other}
         names = [*own, *(name for name in other if name not in own)]
         return [
             f"{name}: was {other.get(name)!r}, is {own.get(name)!r}"
             for name in names
             if own.get(name) != other.get(name)
         ]
+
+
+def _defaults() -> dict[str, Any]:
+    return Settings().as_dict()
 
 
 #: Named starting points. The paper's own recipes, and one for two cores.
