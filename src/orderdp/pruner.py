@@ -407,8 +407,8 @@ class Pruner:
         if unsynced is not None and not self._warned_unsynced:
             self._warned_unsynced = True
             warnings.warn(
-                f"this state lacks what the other {unsynced['world_size'] - 1} processes have learnt, and cannot be "
-                "loaded alone. Call pruner.sync() on all of them before state_dict().",
+                f"this is the state of rank {unsynced['rank']} of {unsynced['world_size']} and lacks what the others "
+                "have learnt; it cannot be loaded alone. Call pruner.sync() on all ranks before state_dict().",
                 UnsyncedStateWarning,
                 stacklevel=2,
             )

@@ -129,7 +129,7 @@ def _named(ranks: list[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks[:8]))}{', ...' if len(ranks) > 8 else ''}"
 
 
-def digest(*parts: bytes | memoryview) -> int:
+def digest(*parts: bytes) -> int:
     """A fingerprint of 60 bits."""
     state = blake2b(digest_size=8)
     for part in parts:

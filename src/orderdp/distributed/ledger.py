@@ -63,6 +63,7 @@ class Ledger:
     def __init__(self, table: ScoreTable, as_it_is: bool = False) -> None:
         self._table = table
         self._unchecked = as_it_is
+        self._base: dict[str, np.ndarray]
         if as_it_is:
             self._base = {name: self._now(name).copy() for name in table.declared}
         else:
@@ -79,6 +80,11 @@ class Ledger:
             touched |= _bits(values) != _bits(self._base[name])
         index = np.flatnonzero(touched)
         return Changes(index, {name: values[index] for name, values in now.items()})
+
+    def agreed(self, name: str) -> np.ndarray:
+        """A copy of the column as it was agreed on."""
+        values: np.ndarray = self._base[name].copy()
+        return values
 
     def before(self, index: np.ndarray) -> dict[str, np.ndarray]:
         """What was agreed on for these rows."""
@@ -113,7 +119,7 @@ class Ledger:
         """A digest of what is taken to be the same everywhere, until it has been compared; then 0."""
         if not self._unchecked:
             return 0
-        return digest(*(memoryview(values).cast("B") for values in self._base.values()))
+        return digest(*(values.tobytes() for values in self._base.values()))
 
     def compared(self) -> None:
         """All ranks have said that they started from the same."""

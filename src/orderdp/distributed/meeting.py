@@ -145,8 +145,7 @@ class Meeting:
 
     def agreed_scores(self) -> np.ndarray:
         """The scores that all ranks know, a copy."""
-        every = np.arange(self._table.n)
-        return self._ledger.before(every)["score"]
+        return self._ledger.agreed("score")
 
     def unsynced(self, fed: int) -> dict[str, Any] | None:
         """What this rank knows and the others do not, for a checkpoint; None where there is nothing."""

@@ -22,9 +22,11 @@ class Packed:
     ``torch.distributed.checkpoint`` loads into a state of the same keys and shapes. The state of a pruner has other
     ones in mid-epoch than between epochs, so it goes there packed::
 
+        from orderdp.distributed import Packed
+
         pruner.sync()
-        dcp.save({"model": model.state_dict(), "pruner": orderdp.distributed.Packed(pruner)}, checkpoint_id=...)
-        dcp.load({"model": model.state_dict(), "pruner": orderdp.distributed.Packed(pruner)}, checkpoint_id=...)
+        dcp.save({"model": model.state_dict(), "pruner": Packed(pruner)}, checkpoint_id=...)
+        dcp.load({"model": model.state_dict(), "pruner": Packed(pruner)}, checkpoint_id=...)
 
     Args:
         pruner: Whose state.
