@@ -5,9 +5,10 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 BROWSER_READY := $(VENV)/.browser-ready
+VISION ?= .venv-vision
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-browser check bench clean
+.PHONY: help demo test test-browser test-vision check bench clean
 
 help:             ## What there is to make
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1	/' | expand -t 20
@@ -21,6 +22,9 @@ test: $(READY)    ## Runs all tests
 test-browser: $(BROWSER_READY)  ## Looks at the report in Chromium; pictures go to build/pictures
 	$(BIN)/python -m pytest tests_browser $(ARGS)
 
+test-vision: $(VISION)/.ready  ## With timm and torchvision, in an environment of their own (6 GB)
+	$(VISION)/bin/python -m pytest tests_vision $(ARGS)
+
 check: $(READY)   ## Lints and checks types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -30,13 +34,20 @@ bench: $(READY)   ## Measures, as JSON lines: ratios of two things timed in the 
 	$(BIN)/python -m benchmarks
 
 clean:            ## Removes the environment and all caches
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VISION) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[workbench,datasets,test,check]'
 	@touch $(READY)
+
+# The newest of all: torchvision goes with one version of torch only, and not with a build for processors alone.
+$(VISION)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(VISION)
+	$(VISION)/bin/python -m pip install --quiet --upgrade pip
+	$(VISION)/bin/python -m pip install --quiet --editable '.[vision,workbench]' pytest
+	@touch $(VISION)/.ready
 
 # Debian's browser and driver are of one version, so nothing has to be matched or fetched by the tests themselves.
 $(BROWSER_READY): $(READY)
