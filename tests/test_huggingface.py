@@ -206,7 +206,7 @@ def gradients(folder: Path, task: str, batch_size: int, accumulate: int, divide:
         optim="sgd",
     )
     if not divide:
-        trainer.loss_is_scaled_for_ga = True
+        trainer.model_accepts_loss_kwargs = True  # as the Trainer finds it
     noted = Gradients()
     trainer.add_callback(noted)
     trainer.train()
