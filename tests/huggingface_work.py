@@ -70,7 +70,7 @@ def model(task: str = "classify", seed: int = 0, dropout: float = 0.1, **config:
         return LlamaForCausalLM(LlamaConfig(**sizes, pad_token_id=0, bos_token_id=None, eos_token_id=None))
 
 
-def arguments(folder: Path, **changes: Any) -> TrainingArguments:
+def arguments(folder: Path, args_kind: Any = TrainingArguments, **changes: Any) -> Any:
     settings = {
         "num_train_epochs": EPOCHS,
         "per_device_train_batch_size": BATCH_SIZE,
@@ -82,7 +82,7 @@ def arguments(folder: Path, **changes: Any) -> TrainingArguments:
         "dataloader_pin_memory": False,
         **changes,
     }
-    return TrainingArguments(output_dir=str(folder), **settings)
+    return args_kind(output_dir=str(folder), **settings)
 
 
 class Recorder:

@@ -21,6 +21,10 @@ from transformers import (
     BertForMaskedLM,
     BertForTokenClassification,
     EarlyStoppingCallback,
+    Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
+    T5Config,
+    T5ForConditionalGeneration,
     Trainer,
     TrainerCallback,
 )
@@ -30,6 +34,7 @@ from orderdp import OrderDP, Pruner, policies
 from orderdp.errors import ConfigError, DatasetError, FeedbackError, StateError
 from orderdp.integrations import huggingface
 from orderdp.integrations.huggingface import INDEX, STATE_FILE, IndexKeeper, PruningMixin, PruningTrainer
+from orderdp.integrations.huggingface_checks import check_trainer
 from orderdp.integrations.huggingface_losses import label_losses, output_losses
 from orderdp.policies.schedules import Scheduled, WarmUp
 from orderdp.sampling import BatchCursor
@@ -147,8 +152,7 @@ def test_every_epoch_has_exactly_the_samples_and_steps_that_were_announced(tmp_p
     report = pruner.report()
     assert report["kept"] == EPOCHS * KEPT == int(pruner.usage.sum())
     assert pruner.epoch == EPOCHS
-    seconds = output.metrics["train_runtime"]
-    assert output.metrics["train_samples_per_second"] * seconds == pytest.approx(EPOCHS * KEPT, rel=0.05)
+    assert trainer.num_examples(trainer.get_train_dataloader()) == KEPT, "the Trainer's speeds count what it trains on"
 
 
 def test_every_score_is_on_its_own_sample_though_batches_are_fetched_ahead(tmp_path: Path) -> None:
@@ -442,17 +446,45 @@ def test_labels_that_are_missing_and_trials_are_refused(tmp_path: Path) -> None:
         make(tmp_path).train(trial=SimpleNamespace(number=1))
 
 
-def test_a_model_that_insists_on_labels_gets_them(tmp_path: Path) -> None:
-    class Insists(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = torch.nn.Linear(1, 4)
+class Insists(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(1, 4)
+        self.shown: list[bool] = []
 
-        def forward(self, input_ids: torch.Tensor, labels: torch.Tensor, attention_mask: Any = None) -> Any:
-            assert len(labels) == len(input_ids)
-            return {"logits": self.layer(input_ids[:, :1].float())}
+    def forward(self, input_ids: torch.Tensor, labels: Any, attention_mask: Any = None) -> Any:
+        self.shown.append(labels is not None)
+        return {"logits": self.layer(input_ids[:, :1].float())}
 
-    make(tmp_path, given={"model": Insists()}, num_train_epochs=1).train()
+
+class Asks(Insists):
+    def forward(self, input_ids: torch.Tensor, labels: Any = None, attention_mask: Any = None) -> Any:
+        return super().forward(input_ids, labels, attention_mask)
+
+
+@pytest.mark.parametrize("kind", [Insists, Asks])
+def test_only_a_model_that_insists_on_labels_gets_them(tmp_path: Path, kind: type[Insists]) -> None:
+    model = kind()
+    make(tmp_path, given={"model": model}, num_train_epochs=1).train()
+    assert set(model.shown) == {kind is Insists}
+
+
+def test_a_model_that_makes_its_decoders_input_of_the_labels_is_trained_on_the_same_tokens(tmp_path: Path) -> None:
+    sizes = {"d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2, "dropout_rate": 0.0}
+    config = T5Config(vocab_size=len(work.texts()[0]), decoder_start_token_id=0, **sizes)
+
+    class MyTrainer(PruningMixin, Seq2SeqTrainer):
+        pass
+
+    trainer = make(
+        tmp_path, "words", kind=MyTrainer, given={"model": T5ForConditionalGeneration(config)}, num_train_epochs=1,
+        args_kind=Seq2SeqTrainingArguments, learning_rate=0.0,
+    )  # fmt: skip
+    trainer.train()
+    scores, model = trainer.pruner.scores, trainer.model.eval()
+    index = int(scores.isfinite().nonzero()[0])
+    alone = trainer.data_collator([trainer.train_dataset[index]])
+    assert scores[index].item() == pytest.approx(model(**alone).loss.item(), rel=1e-4)
 
 
 def test_without_transformers_the_error_has_the_line_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -524,6 +556,35 @@ def test_what_would_leave_processes_waiting_is_refused_by_all_of_them(ranks: lis
         assert "Give Pruner(..., shard=False)" in rank["sharded"]
         assert "must have even_batches=True" in rank["uneven"]
         assert "must have dispatch_batches=False" in rank["dispatched"]
+
+
+@pytest.mark.parametrize(
+    ("message", "sharing", "options"),
+    [
+        ("only 1 do", 1, {}),
+        ("split_batches=False", 2, {"split_batches": True}),
+        ("dispatch_batches=False", 2, {"dispatch_batches": True}),
+        ("even_batches=True", 2, {"even_batches": False}),
+    ],
+)
+def test_processes_that_do_not_get_batches_of_their_own_are_refused(
+    message: str, sharing: int, options: dict[str, bool]
+) -> None:
+    settings = {"dispatch_batches": None, "split_batches": False, "even_batches": True, **options}
+    args = SimpleNamespace(gradient_accumulation_steps=3, dataloader_drop_last=False, num_train_epochs=1, max_steps=-1)
+    trainer = SimpleNamespace(
+        args=args,
+        accelerator=SimpleNamespace(num_processes=2, **settings),
+        _train_batch_size=4,
+        get_total_train_batch_size=lambda args: 4 * 3 * sharing,
+    )
+    with pytest.raises(ConfigError, match=message):
+        check_trainer(trainer, Pruner(OrderDP(0.4), N, shard=False))
+    trainer.accelerator = SimpleNamespace(
+        num_processes=2, dispatch_batches=None, split_batches=False, even_batches=True
+    )
+    trainer.get_total_train_batch_size = lambda args: 4 * 3 * 2
+    check_trainer(trainer, Pruner(OrderDP(0.4), N, shard=False))
 
 
 # -- the example ---------------------------------------------------------------------------------------------------

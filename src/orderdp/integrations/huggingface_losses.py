@@ -36,10 +36,10 @@ def label_losses(
     Tokens are averaged within their sequence, only where the label is not -100.
 
     >>> logits = torch.tensor([[[9.0, 0.0], [0.0, 9.0], [0.0, 0.0]]])
-    >>> label_losses(logits, torch.tensor([[0, 1, -100]])).round(decimals=4).tolist()
-    [0.0001]
-    >>> label_losses(logits, torch.tensor([[0, 1, 1]]), shift=True).round(decimals=4).tolist()
-    [4.5001]
+    >>> round(label_losses(logits, torch.tensor([[0, -100, 1]])).item(), 4)  # (0.0001 + 0.6931) / 2
+    0.3466
+    >>> round(label_losses(logits, torch.tensor([[0, 1, 1]]), shift=True).item(), 4)  # (9.0001 + 0.0001) / 2
+    4.5001
 
     Args:
         logits: (batch, classes) or (batch, tokens, classes).
