@@ -132,6 +132,7 @@ class PruningMixin(_Trainer):
         """The Trainer's own loader, over the pruner's samples, with their indices in the batches."""
         train_set, collator = self.train_dataset, self.data_collator
         if train_set is not None:
+            length_of(train_set)
             check_length(train_set, self.pruner.n)
             check_trainer(self, self.pruner)
             self._train_set = self.train_dataset = Indexed(self._columns_of(train_set))
