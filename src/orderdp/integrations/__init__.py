@@ -1,7 +1,4 @@
-"""Training frameworks: one file each, an optional extra each. They connect a pruner and decide nothing.
-
-The names are in the modules: `orderdp.integrations.accelerate` and `orderdp.integrations.lightning`.
-"""
+"""Frameworks people train with: one file each, an optional extra each. They connect a pruner and decide nothing."""
 
 from __future__ import annotations
 

@@ -1,0 +1,92 @@
+"""What would go wrong with Hugging Face's Trainer without a word, or leave processes waiting for each other."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from orderdp.errors import ConfigError
+from orderdp.planning import steps_within
+from orderdp.policy import describe
+from orderdp.pruner import Pruner
+
+__all__ = ["check_trainer"]
+
+
+def check_trainer(trainer: Any, pruner: Pruner) -> None:
+    """Raises, on all processes alike, where a Trainer is set up in a way that pruning cannot follow.
+
+    Args:
+        trainer: The Trainer, before its first epoch.
+        pruner: The pruner it trains with.
+    """
+    _check_order(trainer.args)
+    if trainer.accelerator.num_processes > 1:
+        _check_processes(trainer, pruner)
+    _check_sizes(trainer, pruner)
+
+
+def _check_order(args: Any) -> None:
+    strategy = getattr(args, "train_sampling_strategy", "random")
+    if getattr(args, "group_by_length", False):  # what the first versions called it
+        strategy = "group_by_length"
+    if strategy != "random":
+        raise ConfigError(
+            f"a pruned epoch has an order of its own: train_sampling_strategy must be 'random', got {str(strategy)!r}."
+        )
+
+
+def _check_processes(trainer: Any, pruner: Pruner) -> None:
+    accelerator, args = trainer.accelerator, trainer.args
+    world = accelerator.num_processes
+    if pruner._timeline.team.sharded:
+        raise ConfigError(
+            "the Trainer deals out batches to the processes, and the pruner would deal out samples before, so that "
+            f"each process would get one in {world * world}. Give Pruner(..., shard=False)."
+        )
+    sharing = trainer.get_total_train_batch_size(args) // (trainer._train_batch_size * args.gradient_accumulation_steps)
+    if sharing != world:
+        raise ConfigError(
+            f"all {world} processes must get batches of their own, only {sharing} do. Tensor, context and sequence "
+            "parallelism are not supported here; write a loop with Pruner(..., process_group=...)."
+        )
+    for name, wanted in (("dispatch_batches", False), ("split_batches", False), ("even_batches", True)):
+        given = bool(getattr(accelerator, name))
+        if given is not wanted and not (name == "even_batches" and args.dataloader_drop_last):
+            raise ConfigError(
+                "every process must go through the sampler itself and get equally many batches: accelerator_config "
+                f"must have {name}={wanted}, got {given}."
+            )
+
+
+def _check_sizes(trainer: Any, pruner: Pruner) -> None:
+    """The Trainer counts the batches of an epoch once, for its loop and its learning rates."""
+    args = trainer.args
+    fewest, most = _batches(trainer, pruner, 0)
+    if most == 0:
+        raise ConfigError(
+            f"an epoch of {pruner._timeline.size_bounds(0)[1]} samples has no full batch for every process. Choose a "
+            "smaller batch size, prune less, or set dataloader_drop_last=False."
+        )
+    epochs = math.ceil(args.num_train_epochs)
+    if args.max_steps > 0:
+        epochs = math.ceil(args.max_steps * args.gradient_accumulation_steps / most)
+    for epoch in range(pruner.epoch + epochs):
+        bounds = _batches(trainer, pruner, epoch)
+        if not fewest == most == bounds[0] == bounds[1]:
+            raise ConfigError(
+                "the Trainer must know how many batches an epoch has, and it must be the same number for all epochs. "
+                f"{describe(pruner.policy)} gives {fewest} to {most} in epoch 0, {bounds[0]} to {bounds[1]} in epoch "
+                f"{epoch}. Use a policy that keeps a constant number of samples, or a training loop of your own."
+            )
+
+
+def _batches(trainer: Any, pruner: Pruner, epoch: int) -> tuple[int, int]:
+    """The fewest and the most batches that a process can get in that epoch."""
+    return steps_within(
+        [pruner._timeline.size_bounds(epoch)],
+        trainer._train_batch_size,
+        drop_last=trainer.args.dataloader_drop_last,
+        world_size=trainer.accelerator.num_processes,
+        split="batches",
+    )

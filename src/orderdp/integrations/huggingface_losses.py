@@ -1,0 +1,155 @@
+"""What a Hugging Face model's outputs and labels say about each sample: one loss for it.
+
+The models themselves return one number for the whole batch. Here are the same losses, unreduced.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+from orderdp.errors import ConfigError, FeedbackError
+from orderdp.losses import per_sample, predictions
+
+__all__ = ["label_losses", "needs_labels", "output_losses", "told"]
+
+# What Hugging Face's collators write where there is nothing to predict.
+IGNORED = -100
+
+_HINT = "Give PruningTrainer(..., sample_losses=...), a function of (outputs, inputs) that returns one loss a sample."
+
+
+def label_losses(
+    logits: torch.Tensor,
+    labels: torch.Tensor,
+    *,
+    shift: bool = False,
+    problem_type: str | None = None,
+    label_smoothing: float = 0.0,
+) -> torch.Tensor:
+    """The loss of each sample: of a class a sample, of a class a token, of regression, of several classes at once.
+
+    Tokens are averaged within their sequence, only where the label is not -100.
+
+    >>> logits = torch.tensor([[[9.0, 0.0], [0.0, 9.0], [0.0, 0.0]]])
+    >>> round(label_losses(logits, torch.tensor([[0, -100, 1]])).item(), 4)  # (0.0001 + 0.6931) / 2
+    0.3466
+    >>> round(label_losses(logits, torch.tensor([[0, 1, 1]]), shift=True).item(), 4)  # (9.0001 + 0.0001) / 2
+    4.5001
+
+    Args:
+        logits: (batch, classes) or (batch, tokens, classes).
+        labels: (batch,) or (batch, tokens); numbers or a row of them for what is not one class.
+        shift: Whether a token's logits predict the token after it.
+        problem_type: As in a model's config; found out from the shapes where it is None.
+        label_smoothing: Share of the target that is spread over all classes.
+    """
+    logits, labels = logits.float(), labels.to(logits.device)
+    if logits.ndim == 2:
+        kind = problem_type or _problem_type(logits, labels)
+        if kind == "regression":
+            return per_sample((logits - _like(logits, labels)).square())
+        if kind == "multi_label_classification":
+            return per_sample(F.binary_cross_entropy_with_logits(logits, _like(logits, labels), reduction="none"))
+    if labels.shape != logits.shape[:-1] or labels.is_floating_point():
+        raise FeedbackError(
+            f"labels must be one class for each row of the logits {tuple(logits.shape)}, got {labels.dtype} of "
+            f"{tuple(labels.shape)}. {_HINT}"
+        )
+    if shift:
+        logits, labels = logits[:, :-1], labels[:, 1:]
+    losses = F.cross_entropy(
+        logits.reshape(-1, logits.shape[-1]),
+        labels.reshape(-1),
+        ignore_index=IGNORED,
+        reduction="none",
+        label_smoothing=label_smoothing,
+    )
+    return per_sample(losses.view(labels.shape), mask=labels != IGNORED)
+
+
+def output_losses(model: Any, outputs: Any, inputs: Mapping[str, Any], *, label_smoothing: float = 0.0) -> torch.Tensor:
+    """The loss of each sample of a batch, for models that have logits and labels.
+
+    Args:
+        model: Hugging Face's model, not wrapped in anything that hides its class and config.
+        outputs: What it returned.
+        inputs: The batch it got, with the labels.
+        label_smoothing: Share of the target that is spread over all classes.
+    """
+    logits = _entry(outputs, "logits")
+    if not isinstance(logits, torch.Tensor):
+        has = sorted(outputs) if isinstance(outputs, Mapping) else type(outputs).__name__
+        raise FeedbackError(f"the model's output must have logits, for each sample's loss, it has {has}. {_HINT}")
+    if _entry(outputs, "aux_loss") is not None:
+        raise ConfigError(
+            "the model adds a loss of its own to that of the labels (aux_loss), which would be left out. Set "
+            f"output_router_logits=False in its config. Or: {_HINT}"
+        )
+    labels = inputs.get("shift_labels", inputs.get("labels"))
+    if not isinstance(labels, torch.Tensor):
+        raise FeedbackError(f"the batch must have labels, for each sample's loss, it has {sorted(inputs)}. {_HINT}")
+    shift = logits.ndim > 2 and "shift_labels" not in inputs and _predicts_next(model)
+    kind = getattr(getattr(model, "config", None), "problem_type", None)
+    return label_losses(logits, labels, shift=shift, problem_type=kind, label_smoothing=label_smoothing)
+
+
+def told(outputs: Any, inputs: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, torch.Tensor]:
+    """What a policy wants to know besides the losses, of what logits and labels can say."""
+    if not names:
+        return {}
+    known = predictions(_entry(outputs, "logits"), inputs["labels"])
+    return {name: known[name] for name in names if name in known}
+
+
+def needs_labels(model: Any, inputs: Mapping[str, Any]) -> bool:
+    """Whether the model must be shown the labels; otherwise it would compute a loss that nobody uses."""
+    parameter = inspect.signature(model.forward).parameters.get("labels")
+    if parameter is not None and parameter.default is inspect.Parameter.empty:
+        return True
+    # Some make the decoder's input of them.
+    makes_input = getattr(getattr(model, "config", None), "is_encoder_decoder", False)
+    return bool(makes_input) and "decoder_input_ids" not in inputs
+
+
+def _entry(outputs: Any, name: str) -> Any:
+    return outputs.get(name) if isinstance(outputs, Mapping) else getattr(outputs, name, None)
+
+
+def _problem_type(logits: torch.Tensor, labels: torch.Tensor) -> str:
+    """By the rule of Hugging Face's own losses."""
+    if logits.shape[1] == 1:
+        return "regression"
+    return "multi_label_classification" if labels.is_floating_point() else "single_label_classification"
+
+
+def _like(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Labels of one number for each logit."""
+    if labels.numel() != logits.numel():
+        raise FeedbackError(
+            f"labels must have a number for each of the logits {tuple(logits.shape)}, got {tuple(labels.shape)}. "
+            f"{_HINT}"
+        )
+    return labels.view_as(logits).to(logits.dtype)
+
+
+def _predicts_next(model: Any) -> bool:
+    """Whether the model is trained to predict the token after each; an error where nobody can know."""
+    from transformers.loss.loss_utils import LOSS_MAPPING, ForCausalLMLoss
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
+        return False
+    if type(model).__name__ in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values():
+        return True
+    loss = LOSS_MAPPING.get(getattr(model, "loss_type", None))
+    if loss is None:
+        raise ConfigError(
+            f"{type(model).__name__} has a label for each token, and it is not known whether its logits predict that "
+            f"token or the next. {_HINT}"
+        )
+    return bool(loss is ForCausalLMLoss)
