@@ -159,6 +159,24 @@ def test_stochastic_facility_location_comes_near_plain_greedy() -> None:
     assert len(np.unique(maximise_coverage(CosineKernel(x), 300, rng, fits=0))) == 300
 
 
+@pytest.mark.parametrize("fits", [0, 1 << 30])
+def test_no_more_rows_are_asked_for_at_once_than_make_a_block(fits: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two of 80 kept: stochastic greedy has all samples as candidates, and their rows together are the whole kernel."""
+
+    class Watched(CosineKernel):
+        most = 0
+
+        def rows(self, places: np.ndarray) -> np.ndarray:
+            Watched.most = max(Watched.most, len(places))
+            return super().rows(places)
+
+    x = points(2)
+    free = maximise_coverage(CosineKernel(x), 2, np.random.default_rng(0), fits=fits)
+    monkeypatch.setattr("orderdp.coresets.blocks._BLOCK", 400)
+    assert maximise_coverage(Watched(x), 2, np.random.default_rng(0), fits=fits).tolist() == free.tolist()
+    assert Watched.most == 5
+
+
 def test_clusters_are_those_of_the_most_similar_pick(monkeypatch: pytest.MonkeyPatch) -> None:
     x = points(4)
     kernel, picks = CosineKernel(x), np.array([5, 17, 60])

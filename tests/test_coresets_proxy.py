@@ -318,6 +318,7 @@ def test_the_cost_is_remembered_and_counted_for_what_is_used(tmp_path: Path) -> 
     assert 0 < cheap.proxy_seconds < dear.proxy_seconds <= proxy.seconds
     spent = proxy._store.seconds
     assert cheap.proxy_seconds == spent["train-0-1"] + spent["logits-0-1"]
+    assert proxy.seconds_for(EL2N(epoch=1).needs) == cheap.proxy_seconds  # also now that there is more
     passes = sum(spent[f"features-0-{epoch}"] for epoch in (1, 2, 3))
     assert dear.proxy_seconds == pytest.approx(passes + sum(spent[f"train-0-{epoch}"] for epoch in (1, 2, 3)))
     again = coresets.run("moso", make(tmp_path), 0.5, seed=0)

@@ -29,10 +29,10 @@ class Kernel(Protocol):
         ...
 
 
-def row_blocks(n: int) -> Iterator[slice]:
-    """Slices that cover n rows, each of as many rows of n numbers as make a block."""
-    height = max(1, _BLOCK // max(1, n))
-    return (slice(start, min(start + height, n)) for start in range(0, n, height))
+def row_blocks(n: int, rows: int | None = None) -> Iterator[slice]:
+    """Slices that cover `rows` rows (n where it is not given), each of as many rows of n numbers as make a block."""
+    height, rows = max(1, _BLOCK // max(1, n)), n if rows is None else rows
+    return (slice(start, min(start + height, rows)) for start in range(0, rows, height))
 
 
 class CosineKernel:

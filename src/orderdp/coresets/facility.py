@@ -30,11 +30,8 @@ def cluster_sizes(kernel: Kernel, picks: np.ndarray) -> np.ndarray:
     """How many samples each pick serves; a pick serves itself, and of equals the earlier pick serves."""
     served_by = np.empty(kernel.n, dtype=np.int64)
     best = np.full(kernel.n, -np.inf, dtype=np.float32)
-    for part in row_blocks(kernel.n):
-        chosen = picks[part]
-        if len(chosen) == 0:
-            break
-        rows = kernel.rows(chosen)
+    for part in row_blocks(kernel.n, len(picks)):
+        rows = kernel.rows(picks[part])
         nearest = rows.argmax(0)
         better = rows[nearest, np.arange(kernel.n)] > best
         served_by[better] = part.start + nearest[better]
@@ -68,9 +65,12 @@ class _Coverage:
 
     def gains(self, places: np.ndarray) -> np.ndarray:
         """What each of these adds: the sum of max(0, similarity - what there is)."""
-        rows = self._kernel.rows(places)
-        rows -= self._served
-        return np.asarray(np.maximum(rows, 0, out=rows).sum(1, dtype=np.float64))
+        gains = np.empty(len(places))
+        for part in row_blocks(self._kernel.n, len(places)):
+            rows = self._kernel.rows(places[part])
+            rows -= self._served
+            gains[part] = np.maximum(rows, 0, out=rows).sum(1, dtype=np.float64)
+        return gains
 
     def take(self, place: int) -> None:
         """Everybody may now be served by `place`."""
