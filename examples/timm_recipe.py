@@ -27,11 +27,11 @@ from orderdp.integrations.timm import blended_losses
 def train(folder: Path, options: argparse.Namespace, steps: int | None = None) -> dict[str, float]:
     """Trains, or goes on from the checkpoint; `steps` ends it early, as a kill would."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    kwargs = {} if options.image_size is None else {"img_size": options.image_size}
+    size = options.image_size or timm.get_pretrained_cfg(options.model).input_size[-1]
+    kwargs = {"img_size": size} if timm.get_pretrained_cfg(options.model).fixed_input_size else {}
     train_set = ImageFolder(str(folder / "train"))
     model = timm.create_model(options.model, num_classes=len(train_set.classes), **kwargs).to(device)
     config = resolve_model_data_config(model)
-    size = options.image_size or config["input_size"][-1]
     train_set.transform = create_transform(
         (3, size, size), is_training=True, auto_augment="rand-m9-mstd0.5-inc1", mean=config["mean"], std=config["std"]
     )
@@ -57,7 +57,7 @@ def train(folder: Path, options: argparse.Namespace, steps: int | None = None) -
         for index, (images, labels) in loader:  # pruning
             images, labels = images.to(device), labels.to(device)
             blended, targets = blend(images, labels)
-            with torch.autocast(device.type, dtype=torch.bfloat16):
+            with torch.autocast(device.type, enabled=device.type == "cuda"):  # on a processor it would be slower
                 logits = model(blended)
             losses, scores = blended_losses(logits.float(), targets, labels)
             loss = pruner.update(index, losses, scores)  # pruning
