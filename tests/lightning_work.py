@@ -59,7 +59,7 @@ class Module(LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.3, momentum=0.9)
 
 
-class Stopped(Exception):
+class StoppedError(Exception):
     """A run was stopped on purpose."""
 
 
@@ -77,7 +77,7 @@ class SaveAt(Callback):
         if self.calls == self.call:
             trainer.save_checkpoint(self.path)
             if self.stop:
-                raise Stopped
+                raise StoppedError
 
 
 def make(policy: Any = "epoch", callbacks: list[Any] | None = None, **options: Any) -> tuple[Module, Trainer, Any]:
@@ -134,7 +134,7 @@ def resumed(
 ) -> dict[str, Any]:
     """Saves in a hook, is stopped there, and goes on with Trainer.fit(ckpt_path=...)."""
     first, trainer, loader = make(policy, [SaveAt(path, hook, call, stop=True)], **options)
-    with suppress(Stopped):
+    with suppress(StoppedError):
         fit(first, trainer, loader, validate=validate)
     assert path.exists(), "nothing was saved"
     seen = list(first.visited)
@@ -210,4 +210,3 @@ REFUSED: dict[str, Callable[[], None]] = {
     "nobody shares": nobody_shares,
     "dealt out again": dealt_out_again,
 }
-

@@ -1,22 +1,33 @@
-"""With Accelerate: every score on its own sample, every sample where it belongs, and a resumed run like a straight one."""
+"""With Accelerate: every score on its own sample, and a resumed run like a straight one."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from accelerate import Accelerator
+from examples import with_accelerate
 
 from orderdp import OrderDP, Pruner
 from orderdp.errors import ConfigError, FeedbackError
 from orderdp.integrations.accelerate import register
 from tests import accelerate_work as work
 from tests.ranks import in_processes
+from tests.test_elastic import torchrun
 
 KEPT = 45  # of 75
 ONE_ROUND = 2 * work.BATCH_SIZE
+
+
+@pytest.fixture(autouse=True)
+def _afresh() -> Iterator[None]:
+    """Accelerate keeps its settings in singletons."""
+    work.forget()
+    yield
+    work.forget()
 
 
 def assert_same_run(result: dict[str, Any], straight: dict[str, Any]) -> None:
@@ -92,7 +103,6 @@ def test_save_state_and_load_state_anywhere(tmp_path: Path, policy: str, stop_af
 
 
 def test_register_is_register_for_checkpointing_where_there_is_one_process(tmp_path: Path) -> None:
-    work.forget()
     accelerator, pruner = Accelerator(cpu=True), Pruner(OrderDP(0.4), work.N)
     accelerator.register_for_checkpointing(pruner)
     index = next(iter(pruner.loader(work.DATASET, batch_size=work.BATCH_SIZE)))[0]
@@ -189,6 +199,18 @@ def test_two_processes_go_on_as_if_nothing_had_happened(ranks: list, name: str) 
             assert_same_run(rank[name], rank[twin])
 
 
+def test_the_example_trains_in_one_process_and_goes_on_in_two(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    with_accelerate.main(["--epochs", "2", "--checkpoint", str(folder)])
+    assert "with 40.0% fewer samples" in capsys.readouterr().out
+    run = torchrun(tmp_path, "examples/with_accelerate.py", "--epochs", "6", "--checkpoint", str(folder))
+    assert run.returncode == 0, run.stderr
+    assert "goes on at epoch 2 of 6 with 2 processes" in run.stdout
+    assert float(run.stdout.split("test accuracy ")[1].split("%")[0]) > 80
+
+
 # -- bad input ---------------------------------------------------------------------------------------------------------
 
 
@@ -209,9 +231,10 @@ def test_settings_that_do_not_go_together_are_refused_by_both_processes(ranks: l
 
 def test_a_batch_without_its_index_is_refused_with_the_first_step() -> None:
     training = work.Training()
+    x, y = next(iter(training.accelerator.prepare(work.plain_loader())))
+    losses = training.criterion(training.model(x), y)
     with pytest.raises(FeedbackError, match=r"whole numbers.* Pass the index that came with the batch"):
-        for x, y in training.accelerator.prepare(work.plain_loader()):
-            training.pruner.update(x[:, 0], training.criterion(training.model(x), y))
+        training.pruner.update(x[:, 0], losses)
 
 
 @pytest.mark.parametrize(
@@ -222,6 +245,5 @@ def test_a_batch_without_its_index_is_refused_with_the_first_step() -> None:
     ],
 )
 def test_what_cannot_be_registered_is_named(accelerator: Any, pruner: Any, message: str) -> None:
-    work.forget()
     with pytest.raises(ConfigError, match=message):
         register(accelerator(cpu=True) if accelerator else "accelerator", pruner)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from examples import with_lightning
 from lightning.pytorch import Trainer
 from torch.utils.data import DataLoader, RandomSampler
 
@@ -19,6 +22,7 @@ from tests import lightning_work as work
 from tests.ranks import in_processes
 from tests.support import Undecided
 
+ROOT = Path(__file__).parent.parent
 KEPT = 45  # of 75
 GROWING = Scheduled(OrderDP(0.4), Linear(0.6, 0.2))  # 30, 45 and 60 samples
 
@@ -34,7 +38,9 @@ def assert_same_run(result: dict[str, Any], straight: dict[str, Any]) -> None:
 
 def sizes(result: dict[str, Any]) -> list[int]:
     """Different samples of each epoch."""
-    return [len({i for at, _, batch in result["visited"] if at == epoch for i in batch}) for epoch in range(work.EPOCHS)]
+    return [
+        len({i for at, _, batch in result["visited"] if at == epoch for i in batch}) for epoch in range(work.EPOCHS)
+    ]
 
 
 # -- one device --------------------------------------------------------------------------------------------------------
@@ -229,6 +235,28 @@ def test_two_devices_go_on_as_if_nothing_had_happened(ranks: list, name: str) ->
         assert_same_run(result, straight)
 
 
+def test_the_example_trains_on_one_device_and_goes_on_on_two(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with_lightning.main(["--epochs", "2", "--checkpoint", str(tmp_path)])
+    assert "with 40.0% fewer samples, 1616 in all" in capsys.readouterr().out
+    command = [sys.executable, "examples/with_lightning.py", "--epochs", "5", "--devices", "2"]
+    path = os.pathsep.join([str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")])
+    run = subprocess.run(
+        [*command, "--checkpoint", str(tmp_path)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    assert "Starting with 2 processes" in run.stderr
+    assert "with 40.0% fewer samples, 4040 in all" in run.stdout
+    assert float(run.stdout.split("test accuracy ")[1].split("%")[0]) > 80
+
+
 # -- bad input ---------------------------------------------------------------------------------------------------------
 
 
@@ -312,7 +340,9 @@ def test_without_lightning_the_error_says_how_to_get_it(monkeypatch: pytest.Monk
     for name in [name for name in sys.modules if name == "lightning" or name.startswith("lightning.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "lightning", None)
-    with pytest.raises(ConfigError, match=r"needs lightning.*, which is not installed: pip install 'orderdp\[lightning\]'"):
+    with pytest.raises(
+        ConfigError, match=r"needs lightning.*, which is not installed: pip install 'orderdp\[lightning\]'"
+    ):
         __import__("orderdp.integrations.lightning")
 
 

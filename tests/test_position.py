@@ -55,7 +55,9 @@ def test_a_loader_that_skips_by_itself_goes_on_where_the_straight_run_does(every
     second.rewind()
     start, skipped = divmod(epoch * 6 + steps, 6)  # as a framework computes it that counts steps
     assert second.epoch == start
-    resumed = [train(second, islice(loader, skipped if number == start else 0, None)) for number in range(start, EPOCHS)]
+    resumed = [
+        train(second, islice(loader, skipped if number == start else 0, None)) for number in range(start, EPOCHS)
+    ]
     if skipped:
         expected[start] = expected[start][skipped:]
     assert resumed == expected[start:]

@@ -83,7 +83,7 @@ class Pruner:
         epochs: How many epochs are planned, for `progress` and for policies that need to know.
         labels: One class for each sample, for policies that need them.
         shard: Whether, in a process group, each process takes its own share of an epoch. False where a framework deals
-            out what the sampler gives (Accelerate, Lightning).
+            out what the sampler gives (Accelerate).
         process_group: The processes that share the data, where that is not all of them.
         pad: Whether shares are filled up with up to ``world_size - 1`` repeats; otherwise as many samples are left out.
         on_nan: "warn" or "raise", once an epoch, when losses were NaN or infinite.
@@ -464,7 +464,7 @@ class Pruner:
         restore_timeline()
 
     def rewind(self) -> None:
-        """Lets the next ``iter(loader)`` serve a half-trained epoch from its start: for loaders that skip by themselves.
+        """Lets ``iter(loader)`` serve a half-trained epoch from its start: for loaders that skip by themselves.
 
         After `load_state_dict` the loader gives the rest of the epoch. A framework that skips as many batches as have
         been trained on (``accelerator.skip_first_batches``) would skip as many again. What was trained on stays

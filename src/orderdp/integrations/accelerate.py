@@ -42,7 +42,8 @@ def _check_settings(accelerator: Any, pruner: Pruner) -> None:
         return
     if pruner.shard:
         raise ConfigError(
-            "Accelerate deals out the batches, so the pruner must not deal them out before it. Give Pruner(..., shard=False)."
+            "Accelerate deals out the batches, so the pruner must not deal them out before it. "
+            "Give Pruner(..., shard=False)."
         )
     if accelerator.dispatch_batches:
         # The other processes would wait for batches, and the first for them: an epoch is drawn by all.

@@ -75,15 +75,15 @@ class DataPruning(Callback):
         if reasons:
             raise ConfigError(f"the Trainer needs Trainer({', '.join(reasons)}): {'; '.join(reasons.values())}.")
 
-    def _wrong_arguments(self, trainer: Trainer) -> dict[str, str]:
+    def _wrong_arguments(self, trainer: Any) -> dict[str, str]:
         """The arguments that the Trainer should have been given, each with the reason."""
         needed = {}
         if trainer.world_size > 1 and trainer._accelerator_connector.use_distributed_sampler:
             needed["use_distributed_sampler=False"] = "Lightning would deal out the pruner's shares once more"
         if trainer.reload_dataloaders_every_n_epochs != 1 and self._size_varies(trainer):
             needed["reload_dataloaders_every_n_epochs=1"] = (
-                f"epochs of {describe(self.pruner.policy)} are not of one length, and Lightning would train all of them "
-                "at the length of the first"
+                f"epochs of {describe(self.pruner.policy)} are not of one length, and Lightning would train all of "
+                "them at the length of the first"
             )
         if trainer.overfit_batches:
             needed["overfit_batches=0.0"] = "to overfit, Lightning replaces the sampler; use limit_train_batches"
@@ -99,7 +99,9 @@ class DataPruning(Callback):
         """Refuses a loader that is not the pruner's."""
         loaders = [each for each in tree_leaves(trainer.train_dataloader) if isinstance(each, DataLoader)]
         ours = (PrunedBatchSampler, PrunedSampler, FilteredSampler)
-        if loaders and not any(isinstance(each.batch_sampler, ours) or isinstance(each.sampler, ours) for each in loaders):
+        if loaders and not any(
+            isinstance(each.batch_sampler, ours) or isinstance(each.sampler, ours) for each in loaders
+        ):
             raise ConfigError(
                 f"the batches must be chosen by the pruner, they come from {type(loaders[0].sampler).__name__}. "
                 "Train with pruner.loader(dataset, batch_size=...)."
@@ -107,7 +109,7 @@ class DataPruning(Callback):
         self._kept_at_start = self.pruner.report()["kept"]
         self._end_resumed_epoch(trainer)
 
-    def _end_resumed_epoch(self, trainer: Trainer) -> None:
+    def _end_resumed_epoch(self, trainer: Any) -> None:
         """Helps Lightning to see that an epoch was over when it was saved, by setting its counters to the end.
 
         It compares them with the length of the epoch that begins. Where that is longer than the one that was over, its
