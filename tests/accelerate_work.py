@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable
 from itertools import islice
@@ -31,7 +30,8 @@ class Training:
     def __init__(self, policy: str = "epoch", *, world: int = 1, drop_last: bool = False, **options: Any) -> None:
         forget()
         loading = DataLoaderConfiguration(
-            use_stateful_dataloader=options.pop("stateful", False), split_batches=options.pop("split", False)
+            use_stateful_dataloader=options.pop("stateful", False),
+            split_batches=options.pop("split", False),
         )
         self.accelerator = Accelerator(cpu=True, dataloader_config=loading, **options)
         assert self.accelerator.num_processes == world
@@ -176,8 +176,7 @@ def sharding_twice() -> None:
 
 
 def dispatching() -> None:
-    loading = DataLoaderConfiguration(dispatch_batches=True)
-    accelerator = Accelerator(cpu=True, dataloader_config=loading)
+    accelerator = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(dispatch_batches=True))
     register(accelerator, orderdp.Pruner(orderdp.OrderDP(0.4), N, shard=False))
 
 
@@ -210,10 +209,6 @@ REFUSED: dict[str, Callable[[], None]] = {
     "sharding twice, unregistered": sharding_twice_unregistered,
     "rewinding alone": going_on_apart,
 }
-
-
-def rounds(samples: int, batch_size: int, world: int) -> int:
-    return math.ceil(math.ceil(samples / batch_size) / world)
 
 
 def plain_loader() -> DataLoader[Any]:

@@ -32,21 +32,20 @@ def register(accelerator: Any, pruner: Pruner) -> None:
         )
     if not isinstance(pruner, Pruner):
         raise ConfigError(f"pruner must be an orderdp.Pruner, got {type(pruner).__name__}.")
-    _check_settings(accelerator, pruner)
+    if accelerator.num_processes > 1:
+        _check_sharing(accelerator, pruner)
     accelerator.register_for_checkpointing(pruner)
     accelerator.register_save_state_pre_hook(lambda models, weights, folder: pruner.sync())
 
 
-def _check_settings(accelerator: Any, pruner: Pruner) -> None:
-    if accelerator.num_processes == 1:
-        return
+def _check_sharing(accelerator: Any, pruner: Pruner) -> None:
     if pruner.shard:
         raise ConfigError(
             "Accelerate deals out the batches, so the pruner must not deal them out before it. "
             "Give Pruner(..., shard=False)."
         )
     if accelerator.dispatch_batches:
-        # The other processes would wait for batches, and the first for them: an epoch is drawn by all.
+        # All processes open the loader, which is enough, but not one that skips batches: then the first would wait.
         raise ConfigError(
             "all processes must go through the loader, and with dispatch_batches=True only the first does. Give "
             "Accelerator(dataloader_config=DataLoaderConfiguration(dispatch_batches=False))."
