@@ -83,7 +83,7 @@ class Pruner:
         epochs: How many epochs are planned, for `progress` and for policies that need to know.
         labels: One class for each sample, for policies that need them.
         shard: Whether, in a process group, each process takes its own share of an epoch. False where a framework deals
-            out what the sampler gives (Accelerate, Lightning).
+            out what the sampler gives (Accelerate).
         process_group: The processes that share the data, where that is not all of them.
         pad: Whether shares are filled up with up to ``world_size - 1`` repeats; otherwise as many samples are left out.
         on_nan: "warn" or "raise", once an epoch, when losses were NaN or infinite.
@@ -120,6 +120,7 @@ class Pruner:
             raise_on_nan=on_nan == "raise",
             options=TeamOptions(checked_group(process_group), bool(shard), bool(pad)),
         )
+        self.shard = bool(shard)
         self._pad = bool(pad)
         self._warned_unsynced = False
         self._timeline.size_bounds(0)  # fail now, not in the first epoch, if the policy cannot do with so few
@@ -324,6 +325,25 @@ class Pruner:
             )
         return fewest
 
+    def size_bounds(self, epoch: int) -> tuple[int, int]:
+        """The fewest and the most samples that epoch can have; equal where the policy's size is known in advance.
+
+        >>> from orderdp import OrderDP
+        >>> Pruner(OrderDP(prune_ratio=0.4), 50_000).size_bounds(0)
+        (30000, 30000)
+        """
+        if not is_count(epoch, least=0):
+            raise ConfigError(f"epoch must be a whole number, at least 0, got {epoch!r}.")
+        return self._timeline.size_bounds(int(epoch))
+
+    def end_epoch(self) -> None:
+        """Says that the epoch is over, though not all of it was trained on: for loops that leave it early on purpose.
+
+        The next ``iter(loader)`` starts the next epoch, after a checkpoint too. Does nothing where nothing of the
+        epoch has been trained on, and so nothing at the end of a whole one. In a process group all call it.
+        """
+        self._timeline.end_epoch()
+
     @property
     def update_arguments(self) -> tuple[str, ...]:
         """What `update` needs by keyword besides index and losses; nothing for most policies."""
@@ -442,6 +462,15 @@ class Pruner:
         self._table.load_state_dict(state["table"])
         self._table_is_home = False
         restore_timeline()
+
+    def rewind(self) -> None:
+        """Lets ``iter(loader)`` serve a half-trained epoch from its start: for loaders that skip by themselves.
+
+        After `load_state_dict` the loader gives the rest of the epoch. A framework that skips as many batches as have
+        been trained on (``accelerator.skip_first_batches``) would skip as many again. What was trained on stays
+        counted. Called after `load_state_dict` and before the first step; in a process group all call it.
+        """
+        self._timeline.rewind()
 
     def _whole(self, state: Any) -> Mapping[str, Any]:
         """One state that fits this pruner, out of one or out of the parts of all processes."""

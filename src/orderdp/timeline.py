@@ -22,6 +22,7 @@ from orderdp.errors import (
     NonFiniteLossError,
     NonFiniteLossWarning,
     RealRatioWarning,
+    StateError,
 )
 from orderdp.policy import Context, Policy, Selection, StepwisePolicy, describe, nominal_ratio, size_bounds
 from orderdp.sampling import Serving, View
@@ -76,6 +77,7 @@ class Timeline:
         self._raise_on_nan = raise_on_nan
         self._selection: Selection | None = None  # the current epoch's, where it has been drawn
         self._epoch: Epoch | None = None  # the same, arranged in the order of whoever goes through it
+        self._rewound = False  # whether somebody else skips what has been trained on of the open epoch
         self._warned_idle = False
         self._said_what_is_real = False
         self.team = Team(policy, table, epochs, labels, raise_on_nan, options or TeamOptions())
@@ -108,11 +110,30 @@ class Timeline:
         else:
             self._open_together(view, meeting)
         assert self._epoch is not None
-        self._share, start = self.team.share(), self.clock.trained
+        self._share, start = self.team.share(), self._start
         self.clock.end = view.end(self._epoch, start)
         self._world = 1 if meeting is None or meeting.exchange is None else meeting.exchange.world
-        self.team.tally.opened(start)
+        self.team.tally.opened(self.clock.trained)
         return Serving(self._epoch, self.clock.epoch, start, self.clock.end, self._share)
+
+    @property
+    def _start(self) -> int:
+        """The position from which the open epoch is served."""
+        return 0 if self._rewound else self.clock.trained
+
+    def rewind(self) -> None:
+        """Serves the open epoch from its start until it is over; what has been trained on stays counted."""
+        if self.clock.moved:
+            raise StateError(
+                f"rewind() belongs between load_state_dict() and the first step, and {self.clock.trained} samples of "
+                f"epoch {self.clock.epoch} have been trained on here. Leave it out if nothing was loaded."
+            )
+        self._rewound = True
+
+    def end_epoch(self) -> None:
+        """The open epoch is over, though not all of it has been trained on. One that has not begun stays."""
+        if self._epoch is not None and self.clock.trained:
+            self._next_epoch()
 
     def _wanted(self, view: View) -> int:
         """The number of the epoch that is to be served: the open one, or the next."""
@@ -121,7 +142,7 @@ class Timeline:
 
     def _nothing_left(self, epoch: Epoch, view: View) -> bool:
         # Of a resumed epoch there may be less left than there are processes, or than makes a batch.
-        return 0 < self.clock.trained >= view.end(epoch, self.clock.trained)
+        return 0 < self.clock.trained >= view.end(epoch, self._start)
 
     def _arrange(self, view: View) -> None:
         if self._epoch is None or self._epoch.arrangement not in (None, view.arrangement):
@@ -173,7 +194,7 @@ class Timeline:
         self._table.settle()
         self._repeated_before = self.repeated
         self.clock.next_epoch()
-        self._epoch, self._selection = None, None
+        self._epoch, self._selection, self._rewound = None, None, False
 
     # -- together with other processes -------------------------------------------------------------------------
 
@@ -194,7 +215,7 @@ class Timeline:
         assert self._epoch is not None
         if isinstance(self._epoch, StepwiseEpoch):
             self._epoch.freeze(meeting.agreed_scores())
-        if self.team.sharded and view.end(self._epoch, self.clock.trained) <= self.clock.trained:
+        if self.team.sharded and view.end(self._epoch, self._start) <= self._start:
             raise ConfigError(
                 f"an epoch of {len(self._epoch)} samples is too small to give every process a batch. Prune less, use "
                 "fewer processes or smaller batches, set drop_last=False, or fill up with Pruner(..., pad=True)."
@@ -221,6 +242,7 @@ class Timeline:
             expected=(clock.end or 0) - tally.start if is_left else 0,
             got=tally.got,
             ran_dry=tally.ran_dry,
+            rewound=self._rewound,
         )
 
     def _follow(self, decision: Decision) -> None:
@@ -346,7 +368,7 @@ class Timeline:
 
         def restore() -> None:
             self.clock, self.seed, self.nonfinite = clock, seed, nonfinite
-            self._selection, self._epoch = selection, epoch
+            self._selection, self._epoch, self._rewound = selection, epoch, False
             self.weights = None if selection is None else selection.dense_weights(self.n)
             self.weights_used = _spread(None if selection is None else selection.weights)
             self._repeated_before, self._share = repeated, None

@@ -47,6 +47,7 @@ class Header:
         expected: Samples that the epoch it leaves had for all ranks.
         got: Samples of its own of that epoch whose losses came back.
         ran_dry: Whether that epoch was handed out to its end.
+        rewound: Whether it serves the open epoch from its start.
         policy_text: The policy in words.
     """
 
@@ -75,6 +76,7 @@ class Header:
     expected: int
     got: int
     ran_dry: int
+    rewound: int
     policy_text: str
 
     def encode(self) -> torch.Tensor:
@@ -106,6 +108,7 @@ _SHARED: tuple[tuple[str, str, Callable[[Header], object]], ...] = (
     ("strict", "on_nan", lambda h: "raise" if h.strict else "warn"),
     ("batch_size", "batch_size", lambda h: h.batch_size or None),
     ("drop_last", "drop_last", lambda h: bool(h.drop_last)),
+    ("rewound", "whether rewind() was called", lambda h: bool(h.rewound)),
     ("table", "scores they start from (were different checkpoints loaded?)", lambda h: f"digest {h.table:x}"),
 )
 

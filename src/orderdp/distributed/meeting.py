@@ -58,6 +58,7 @@ class Standing(NamedTuple):
     expected: int = 0
     got: int = 0
     ran_dry: bool = False
+    rewound: bool = False
 
 
 class Decision(NamedTuple):

@@ -1,0 +1,52 @@
+"""Hugging Face Accelerate: a pruner in its checkpoints, and its settings checked.
+
+Everything else works as it is: ``accelerator.prepare(pruner.loader(...))`` deals out the batches and fetches one ahead,
+and each carries its indices.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from orderdp.errors import ConfigError
+from orderdp.pruner import Pruner
+
+__all__ = ["register"]
+
+
+def register(accelerator: Any, pruner: Pruner) -> None:
+    """Puts a pruner into the checkpoints of an Accelerator, and checks that the two go together.
+
+    It is ``accelerator.register_for_checkpointing(pruner)`` and, in several processes, ``pruner.sync()`` before each
+    ``accelerator.save_state()``: Accelerate stores what the first process knows. Call it on all processes, before the
+    training.
+
+    Args:
+        accelerator: An ``accelerate.Accelerator``.
+        pruner: What chooses the samples.
+    """
+    if not hasattr(accelerator, "register_for_checkpointing"):
+        raise ConfigError(
+            f"accelerator must be an accelerate.Accelerator, got {type(accelerator).__name__}. "
+            "pip install 'orderdp[accelerate]', and pass Accelerator()."
+        )
+    if not isinstance(pruner, Pruner):
+        raise ConfigError(f"pruner must be an orderdp.Pruner, got {type(pruner).__name__}.")
+    if accelerator.num_processes > 1:
+        _check_sharing(accelerator, pruner)
+    accelerator.register_for_checkpointing(pruner)
+    accelerator.register_save_state_pre_hook(lambda models, weights, folder: pruner.sync())
+
+
+def _check_sharing(accelerator: Any, pruner: Pruner) -> None:
+    if pruner.shard:
+        raise ConfigError(
+            "Accelerate deals out the batches, so the pruner must not deal them out before it. "
+            "Give Pruner(..., shard=False)."
+        )
+    if accelerator.dispatch_batches:
+        # All processes open the loader, which is enough, but not one that skips batches: then the first would wait.
+        raise ConfigError(
+            "all processes must go through the loader, and with dispatch_batches=True only the first does. Give "
+            "Accelerator(dataloader_config=DataLoaderConfiguration(dispatch_batches=False))."
+        )

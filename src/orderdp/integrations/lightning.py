@@ -1,0 +1,162 @@
+"""PyTorch Lightning: a callback that checks the Trainer, keeps the pruner in its checkpoints, and logs what is saved.
+
+What is left to the module is one line of its ``training_step``::
+
+    index, (x, y) = batch
+    return pruner.update(index, losses)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch.utils._pytree import tree_leaves
+from torch.utils.data import DataLoader
+
+from orderdp.errors import ConfigError, FeedbackError
+from orderdp.filtering import FilteredSampler
+from orderdp.policy import describe
+from orderdp.pruner import Pruner
+from orderdp.sampling import PrunedBatchSampler, PrunedSampler
+
+try:
+    from lightning.pytorch import Callback, LightningModule, Trainer
+except ImportError as error:
+    raise ConfigError(
+        f"orderdp.integrations.lightning needs {error.name or 'lightning'}, which is not installed: "
+        "pip install 'orderdp[lightning]'"
+    ) from None
+
+__all__ = ["DataPruning"]
+
+# So many epochs are looked at to find out whether all are of one length, where a Trainer has no last one.
+_MANY_EPOCHS = 1000
+
+
+class DataPruning(Callback):
+    """Connects a pruner with a Trainer.
+
+    ::
+
+        trainer = Trainer(max_epochs=20, callbacks=[DataPruning(pruner)])
+        trainer.fit(module, pruner.loader(train_set, batch_size=128))
+
+    Settings under which Lightning would train on something else than the pruner has chosen are refused when ``fit``
+    begins, with the arguments that the Trainer needs. Checkpoints of the Trainer hold the pruner's state. At the end
+    of each epoch ``orderdp/kept``, ``orderdp/saved`` and ``orderdp/coverage`` of `Pruner.report` are logged.
+
+    Args:
+        pruner: What chooses the samples.
+        log: Whether to log.
+    """
+
+    def __init__(self, pruner: Pruner, *, log: bool = True) -> None:
+        if not isinstance(pruner, Pruner):
+            raise ConfigError(f"pruner must be an orderdp.Pruner, got {type(pruner).__name__}.")
+        self.pruner = pruner
+        self._logs = bool(log)
+        self._kept_at_start: float | None = None
+        self._fits = True
+
+    # -- checks ----------------------------------------------------------------------------------------------------
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Refuses a Trainer that would train on something else than the pruner has chosen."""
+        self._fits = stage == "fit"
+        if not self._fits:
+            return
+        if trainer.world_size > 1 and not self.pruner.shard:
+            raise ConfigError(
+                f"each of the {trainer.world_size} processes must get a share of its own, and with shard=False all "
+                "would train on the same samples. Leave shard=False out of Pruner(...)."
+            )
+        reasons = self._wrong_arguments(trainer)
+        if reasons:
+            raise ConfigError(f"the Trainer needs Trainer({', '.join(reasons)}): {'; '.join(reasons.values())}.")
+
+    def _wrong_arguments(self, trainer: Any) -> dict[str, str]:
+        """The arguments that the Trainer should have been given, each with the reason."""
+        needed = {}
+        if trainer.world_size > 1 and trainer._accelerator_connector.use_distributed_sampler:
+            needed["use_distributed_sampler=False"] = "Lightning would deal out the pruner's shares once more"
+        if trainer.reload_dataloaders_every_n_epochs != 1 and self._size_varies(trainer):
+            needed["reload_dataloaders_every_n_epochs=1"] = (
+                f"epochs of {describe(self.pruner.policy)} are not of one length, and Lightning would train all of "
+                "them at the length of the first"
+            )
+        if trainer.overfit_batches:
+            needed["overfit_batches=0.0"] = "to overfit, Lightning replaces the sampler; use limit_train_batches"
+        return needed
+
+    def _size_varies(self, trainer: Trainer) -> bool:
+        last = trainer.max_epochs
+        epochs = range(self.pruner.epoch, _MANY_EPOCHS if last is None or last < 0 else last)
+        sizes = {size for epoch in epochs for size in self.pruner.size_bounds(epoch)}
+        return len(sizes) > 1
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Refuses a loader that is not the pruner's."""
+        loaders = [each for each in tree_leaves(trainer.train_dataloader) if isinstance(each, DataLoader)]
+        ours = (PrunedBatchSampler, PrunedSampler, FilteredSampler)
+        if loaders and not any(
+            isinstance(each.batch_sampler, ours) or isinstance(each.sampler, ours) for each in loaders
+        ):
+            raise ConfigError(
+                f"the batches must be chosen by the pruner, they come from {type(loaders[0].sampler).__name__}. "
+                "Train with pruner.loader(dataset, batch_size=...)."
+            )
+        self._kept_at_start = self.pruner.report()["kept"]
+        self._end_resumed_epoch(trainer)
+
+    def _end_resumed_epoch(self, trainer: Any) -> None:
+        """Helps Lightning to see that an epoch was over when it was saved, by setting its counters to the end.
+
+        It compares them with the length of the epoch that begins. Where that is longer than the one that was over, its
+        first batches would be left out.
+        """
+        loop = trainer.fit_loop.epoch_loop
+        if loop.restarting and trainer.is_last_batch and trainer.num_training_batches != float("inf"):
+            current = loop.batch_progress.current
+            current.ready = current.started = current.processed = current.completed = int(trainer.num_training_batches)
+
+    def _check_feedback(self) -> None:
+        """After the first step: that its losses have come back."""
+        if self._kept_at_start is not None and self.pruner.report()["kept"] == self._kept_at_start:
+            raise FeedbackError(
+                "no loss came back from the first step. Let training_step return pruner.update(index, losses)."
+            )
+        self._kept_at_start = None
+
+    # -- time ------------------------------------------------------------------------------------------------------
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Says when an epoch is over; with limit_train_batches that is before all of it was trained on."""
+        self._check_feedback()
+        if trainer.is_last_batch:
+            self.pruner.end_epoch()
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Logs what has been saved so far."""
+        # Stopped by max_steps, Lightning goes on in mid-epoch when it is resumed. Otherwise it begins the next one.
+        if trainer.is_last_batch or trainer.max_steps == -1:
+            self.pruner.end_epoch()
+        if self._logs:
+            self.pruner.sync()  # a process knows its own feedback only
+            report = self.pruner.report()
+            numbers = {f"orderdp/{name}": float(report[name]) for name in ("kept", "saved", "coverage")}
+            pl_module.log_dict(numbers, sync_dist=trainer.world_size > 1)
+
+    # -- checkpoints -----------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint of the Trainer holds. All processes come here together, and the first one's is stored."""
+        self.pruner.sync()
+        return {"pruner": self.pruner.state_dict()}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Puts the pruner back when a training is gone on with; not when a checkpoint is only tested."""
+        if self._fits:
+            self.pruner.load_state_dict(state_dict["pruner"])

@@ -1,0 +1,194 @@
+"""Who owns the position: loaders that skip by themselves, and loops that leave an epoch early."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orderdp import OrderDP, Pruner
+from orderdp.errors import ConfigError, GroupError, StateError
+from tests.ranks import MemoryRank, all_fine, in_threads
+from tests.support import Undecided, fake_losses, toy_dataset, train_epoch
+
+N, BATCH_SIZE, EPOCHS = 53, 6, 3
+DATASET = toy_dataset(N)
+
+
+def make(policy: Any = None, **options: Any) -> tuple[Pruner, Any]:
+    pruner = Pruner(policy or OrderDP(0.4), N, seed=3, **options)
+    return pruner, pruner.loader(DATASET, batch_size=BATCH_SIZE)
+
+
+def train(pruner: Pruner, batches: Any) -> list[list[int]]:
+    """As `fake_losses` of the epoch says, so that a resumed run can do the same."""
+    visited = []
+    for index, _ in batches:
+        pruner.update(index, fake_losses(index, pruner.epoch))
+        visited.append(index.tolist())
+    return visited
+
+
+def look(loader: Any) -> list[list[int]]:
+    """All six batches, without being told that there are no more: that would count as a pass without feedback."""
+    return [index.tolist() for index, _ in islice(loader, 6)]
+
+
+@settings(max_examples=40, deadline=None)
+@given(every=st.sampled_from(["epoch", "batch"]), epoch=st.integers(0, 2), steps=st.integers(0, 6))
+def test_a_loader_that_skips_by_itself_goes_on_where_the_straight_run_does(every: Any, epoch: int, steps: int) -> None:
+    policy = OrderDP(0.4, every=every)
+    straight, loader = make(policy)
+    expected = [train(straight, loader) for _ in range(EPOCHS)]
+
+    first, loader = make(policy)
+    for _ in range(epoch):
+        train(first, loader)
+    assert train(first, islice(loader, steps)) == expected[epoch][:steps]
+
+    second, loader = make(policy)
+    second.load_state_dict(first.state_dict())
+    second.rewind()
+    start, skipped = divmod(epoch * 6 + steps, 6)  # as a framework computes it that counts steps
+    assert second.epoch == start
+    resumed = [
+        train(second, islice(loader, skipped if number == start else 0, None)) for number in range(start, EPOCHS)
+    ]
+    if skipped:
+        expected[start] = expected[start][skipped:]
+    assert resumed == expected[start:]
+    assert torch.equal(second.scores, straight.scores)
+    assert second.report() == straight.report()
+
+
+def test_without_rewinding_a_skip_would_skip_twice() -> None:
+    """The property above can fail."""
+    first, loader = make()
+    train(first, islice(loader, 2))
+    second, loader = make()
+    second.load_state_dict(first.state_dict())
+    assert len(train(second, islice(loader, 2, None))) == 2  # of the four that are left
+
+
+def test_a_rewound_epoch_is_served_from_its_start_until_something_is_trained() -> None:
+    first, loader = make()
+    whole = look(loader)
+    train(first, islice(loader, 2))
+    second, loader = make()
+    second.load_state_dict(first.state_dict())
+    second.rewind()
+    assert look(loader) == whole
+    assert second.report()["kept"] == first.report()["kept"] == 12
+    assert train(second, islice(loader, 2, None)) == whole[2:]
+    assert second.epoch == 1
+    assert train_epoch(second, loader) != whole
+
+
+def test_rewinding_a_checkpoint_between_epochs_changes_nothing() -> None:
+    first, loader = make()
+    train(first, loader)
+    second, second_loader = make()
+    second.load_state_dict(first.state_dict())
+    second.rewind()
+    assert train(second, second_loader) == train(first, loader)
+    assert train(second, second_loader) == train(first, loader)
+
+
+def test_loading_again_takes_the_rewinding_back() -> None:
+    first, loader = make()
+    whole = look(loader)
+    train(first, islice(loader, 2))
+    second, loader = make()
+    for _ in range(2):
+        second.load_state_dict(first.state_dict())
+        assert next(iter(loader))[0].tolist() == whole[2]
+        second.rewind()
+        assert next(iter(loader))[0].tolist() == whole[0]
+
+
+def test_rewinding_in_the_middle_of_training_is_refused() -> None:
+    pruner, loader = make()
+    train(pruner, islice(loader, 2))
+    with pytest.raises(StateError, match=r"12 samples of epoch 0 .* Leave it out"):
+        pruner.rewind()
+
+
+def rank_that_resumes(rank: MemoryRank, state: Any, rewinds: bool, shard: bool) -> list[int]:
+    pruner = Pruner(OrderDP(0.4), N, seed=3, process_group=rank, shard=shard)
+    pruner.load_state_dict(state)
+    if rewinds:
+        pruner.rewind()
+    return [index for batch in pruner.batch_sampler(4) for index in batch]
+
+
+@pytest.mark.parametrize("shard", [True, False])
+def test_all_ranks_rewind_together(shard: bool) -> None:
+    def half_an_epoch(rank: MemoryRank) -> tuple[list[int], dict]:
+        pruner = Pruner(OrderDP(0.4), N, seed=3, process_group=rank, shard=shard)
+        served = [index for batch in pruner.batch_sampler(4) for index in batch]
+        for batch in islice(pruner.batch_sampler(4), 2):
+            pruner.update(batch, fake_losses(torch.tensor(batch)))
+        pruner.sync()
+        return served, pruner.state_dict()
+
+    whole = all_fine(in_threads(2, half_an_epoch))
+    resumed = all_fine(in_threads(2, lambda rank: rank_that_resumes(rank, whole[0][1], True, shard)))
+    assert resumed == [served for served, _ in whole]
+    for error in in_threads(2, lambda rank: rank_that_resumes(rank, whole[0][1], rank.rank == 0, shard)):
+        assert isinstance(error, GroupError)
+        assert "whether rewind() was called: True on rank 0, False on rank 1" in str(error)
+
+
+def test_an_epoch_that_was_ended_early_is_not_gone_on_with_after_a_resume() -> None:
+    straight, loader = make()
+    expected = [train(straight, islice(loader, 2)) for _ in range(EPOCHS)]
+
+    first, loader = make()
+    assert train(first, islice(loader, 2)) == expected[0]
+    first.end_epoch()
+    assert first.epoch == 1
+    second, loader = make()
+    second.load_state_dict(first.state_dict())
+    assert [train(second, islice(loader, 2)) for _ in range(1, EPOCHS)] == expected[1:]
+    assert second.report()["kept"] == EPOCHS * 2 * BATCH_SIZE
+
+
+def test_ending_an_epoch_that_is_over_or_has_not_begun_does_nothing() -> None:
+    pruner, loader = make()
+    pruner.end_epoch()
+    first = next(iter(loader))[0]
+    pruner.end_epoch()
+    assert torch.equal(next(iter(loader))[0], first)
+    train(pruner, loader)
+    assert pruner.epoch == 1
+    pruner.end_epoch()
+    assert pruner.epoch == 1
+
+
+def test_ranks_end_an_epoch_early_and_draw_the_next_one_together() -> None:
+    def work(rank: MemoryRank) -> list[list[int]]:
+        pruner = Pruner(OrderDP(0.4), N, seed=3, process_group=rank)
+        epochs = []
+        for _ in range(EPOCHS):
+            epochs.append([])
+            for batch in islice(pruner.batch_sampler(4), 2):
+                pruner.update(batch, fake_losses(torch.tensor(batch), pruner.epoch))
+                epochs[-1] += batch
+            pruner.end_epoch()
+            pruner.sync()
+        assert pruner.report()["kept"] == EPOCHS * 2 * 4 * 2
+        return epochs
+
+    for mine, theirs in zip(*all_fine(in_threads(2, work)), strict=True):
+        assert len({*mine, *theirs}) == 16
+
+
+def test_bounds_of_an_epoch_are_known_before_it() -> None:
+    assert Pruner(OrderDP(0.4), 50).size_bounds(7) == (30, 30)
+    assert Pruner(Undecided(), 50).size_bounds(0) == (12, 50)
+    with pytest.raises(ConfigError, match="epoch must be a whole number"):
+        Pruner(OrderDP(0.4), 50).size_bounds(-1)
