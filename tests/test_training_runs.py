@@ -96,6 +96,22 @@ def test_an_interrupted_run_ends_with_the_weights_of_an_undisturbed_one(tmp_path
         assert [epoch["loss"] for epoch in first] == pytest.approx([epoch["loss"] for epoch in second])
 
 
+@pytest.mark.parametrize("steps", [12, 13, 14, 26, 27, 38, 39])
+def test_an_interruption_round_the_end_of_an_epoch_loses_neither_its_test_nor_its_record(
+    tmp_path: Path, steps: int
+) -> None:
+    straight = training(BASE, tmp_path / "straight").run()  # 13 steps an epoch
+    with pytest.raises(KeyboardInterrupt):
+        training(BASE, tmp_path / "cut", watch=StopAfter(steps)).run()
+    resumed = training(BASE, tmp_path / "cut").run()
+    assert same(weights(tmp_path / "cut"), weights(tmp_path / "straight"))
+    assert resumed["metric"] == straight["metric"]
+    first, second = read_run(tmp_path / "cut").epochs, read_run(tmp_path / "straight").epochs
+    for field in ("epoch", "samples", "metric"):
+        assert [epoch[field] for epoch in first] == [epoch[field] for epoch in second]
+    assert [epoch["loss"] for epoch in first] == pytest.approx([epoch["loss"] for epoch in second])
+
+
 def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:
     first = training(BASE, tmp_path).run()
     before = (tmp_path / "records.jsonl").read_bytes()

@@ -103,6 +103,7 @@ class Training:
         self._watch_time = Stopwatch()
         self._step = 0
         self._batch = 0  # of the current epoch
+        self._recorded = 0  # epochs that are tested and in the records
         self._samples = 0
         self._loss_sum = torch.zeros((), device=device)
         self._loss_count = 0
@@ -129,6 +130,7 @@ class Training:
             warnings.simplefilter("ignore", OrderDPWarning)  # real ratios and the like are in the records
             torch.set_rng_state(self._rng_state())
             try:
+                self._end_pending_epoch()
                 while self._pruner.epoch < self.settings.epochs_run:
                     self._train_epoch()
             except (DivergedError, NonFiniteLossError) as error:
@@ -140,6 +142,12 @@ class Training:
 
     def _finished(self) -> dict[str, Any] | None:
         return read_run(self.folder).summary if self._log.path.exists() else None
+
+    def _end_pending_epoch(self) -> None:
+        """An epoch that was trained to its last step when the run was interrupted, but not tested and recorded."""
+        if self._pruner.epoch > self._recorded:
+            with self._watch_time.running():
+                self._end_epoch(self._pruner.epoch)
 
     def _train_epoch(self) -> None:
         with self._watch_time.running():
@@ -211,7 +219,7 @@ class Training:
             with self._watch_time.part("evaluation"):
                 metric = self._metric = self._evaluate(last)
         self._record_epoch(number, loss, metric)
-        self._batch, self._loss_count = 0, 0
+        self._recorded, self._batch, self._loss_count = number, 0, 0
         self._loss_sum.zero_()
         self._epoch_start = (self._samples, dict(self._watch_time.seconds))
 
@@ -297,7 +305,8 @@ class Training:
             "average": None if self._average is None else self._average.state_dict(),
             "rng": torch.get_rng_state(),
             "counts": {
-                name: getattr(self, f"_{name}") for name in ("step", "batch", "samples", "loss_count", "metric")
+                name: getattr(self, f"_{name}")
+                for name in ("step", "batch", "recorded", "samples", "loss_count", "metric")
             },
             "loss_sum": self._loss_sum.cpu(),
             "seconds": dict(self._watch_time.seconds),
