@@ -7,7 +7,7 @@ The score of an image is what it adds to the training loss: the objectness loss,
 and box loss, each averaged over the digits that are there. Averaged and not added up, because a sum would rank images by
 how many boxes they have; and empty places of the padded lists of boxes do not count.
 
-    python -m examples.detection [--epochs 20] [--seeds 0] [--prune-ratio 0.4]
+    python -m examples.detection [--epochs 20] [--seeds 0,1] [--prune-ratio 0.4]
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch.utils.data import TensorDataset
 
 import orderdp
 from examples.comparing import Result, compare, read_options
-from examples.digit_scenes import scenes
+from examples.digit_scenes import DIGITS, scenes
 
 CELLS, STRIDE = 6, 4  # a grid of 6 x 6 cells, each 4 pixels wide
 BATCH_SIZE = 16
@@ -36,7 +36,7 @@ def load(train: bool) -> TensorDataset:
 
 
 class Detector(nn.Module):
-    """Gives (batch, cells, 15): objectness, ten classes, and the four sides of the box, in units of 8 pixels."""
+    """Gives (batch, cells, 10): four sides of a box, objectness, and five classes. Sides are in units of 8 pixels."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Detector(nn.Module):
             nn.Conv2d(16, 32, 3, padding=1, stride=2), nn.GroupNorm(4, 32), nn.ReLU(),
             nn.Conv2d(32, 64, 3, padding=1), nn.GroupNorm(4, 64), nn.ReLU(),
             nn.Conv2d(64, 64, 3, padding=1), nn.GroupNorm(4, 64), nn.ReLU(),
-            nn.Conv2d(64, 15, 1),
+            nn.Conv2d(64, 4 + 1 + DIGITS, 1),
         )  # fmt: skip
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
@@ -68,10 +68,10 @@ def image_losses(output: torch.Tensor, boxes: torch.Tensor, classes: torch.Tenso
     """One number an image: objectness over cells, class and box over the digits that are there."""
     cells = cell_of(boxes)
     taken = torch.zeros(output.shape[:2]).scatter_add(1, cells, present.float())
-    objectness = F.binary_cross_entropy_with_logits(output[..., 0], taken, reduction="none")
+    objectness = F.binary_cross_entropy_with_logits(output[..., 4], taken, reduction="none")
     found = output.gather(1, cells.unsqueeze(-1).expand(-1, -1, output.shape[-1]))
-    naming = F.cross_entropy(found[..., 1:11].transpose(1, 2), classes, reduction="none")
-    placing = F.l1_loss(found[..., 11:], sides_of(boxes, cells), reduction="none").sum(-1)
+    naming = F.cross_entropy(found[..., 5:].transpose(1, 2), classes, reduction="none")
+    placing = F.l1_loss(found[..., :4], sides_of(boxes, cells), reduction="none").sum(-1)
     return OBJECTNESS * orderdp.per_sample(objectness) + orderdp.per_sample(naming + placing, mask=present)
 
 
@@ -101,10 +101,10 @@ def found_share(model: nn.Module) -> float:
     images, boxes, classes, present = load(train=False).tensors
     output, cells = model(images), cell_of(boxes)
     found = output.gather(1, cells.unsqueeze(-1).expand(-1, -1, output.shape[-1]))
-    named = found[..., 1:11].argmax(-1) == classes
-    near = overlap(found[..., 11:], sides_of(boxes, cells)) >= 0.5
-    right = (present & (found[..., 0] > 0) & named & near).sum()
-    finds = (output[..., 0] > 0).sum()
+    named = found[..., 5:].argmax(-1) == classes
+    near = overlap(found[..., :4], sides_of(boxes, cells)) >= 0.5
+    right = (present & (found[..., 4] > 0) & named & near).sum()
+    finds = (output[..., 4] > 0).sum()
     return (200 * right / (finds + present.sum())).item()
 
 
