@@ -99,4 +99,5 @@ def _saved(full: list[Result], pruned: list[Result], unit: str) -> str:
     saved = 1 - mean_of(pruned, "samples") / mean_of(full, "samples")
     faster = 1 - mean_of(pruned, "seconds") / mean_of(full, "seconds")
     change = mean_of(pruned, "metric") - mean_of(full, "metric")
-    return f"OrderDP used {saved:.1%} fewer samples and {faster:.1%} less CPU time; the metric changed by {change:+.2f} {unit}."
+    cost = f"OrderDP used {saved:.1%} fewer samples and {faster:.1%} less CPU time"
+    return f"{cost}; the metric changed by {change:+.2f} {unit}."

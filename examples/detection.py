@@ -3,9 +3,9 @@
 Pictures of one to four handwritten digits; a small network says for each cell of a grid whether a digit is centred
 there, which one, and where its box ends.
 
-The score of an image is what it adds to the training loss: the objectness loss, averaged over the cells, plus class loss
-and box loss, each averaged over the digits that are there. Averaged and not added up, because a sum would rank images by
-how many boxes they have; and empty places of the padded lists of boxes do not count.
+The score of an image is what it adds to the training loss: the objectness loss, averaged over the cells, plus class
+loss and box loss, each averaged over the digits that are there. Averaged and not added up, because a sum would rank
+images by how many boxes they have; and empty places of the padded lists of boxes do not count.
 
     python -m examples.detection [--epochs 20] [--seeds 0,1] [--prune-ratio 0.4]
 """
@@ -16,13 +16,13 @@ import time
 from functools import cache
 
 import torch
+from examples.comparing import Result, compare, read_options
+from examples.digit_scenes import DIGITS, scenes
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 import orderdp
-from examples.comparing import Result, compare, read_options
-from examples.digit_scenes import DIGITS, scenes
 
 CELLS, STRIDE = 6, 4  # a grid of 6 x 6 cells, each 4 pixels wide
 BATCH_SIZE = 16
@@ -64,7 +64,9 @@ def sides_of(boxes: torch.Tensor, cells: torch.Tensor) -> torch.Tensor:
     return (boxes - middle.repeat(1, 1, 2)) / 8
 
 
-def image_losses(output: torch.Tensor, boxes: torch.Tensor, classes: torch.Tensor, present: torch.Tensor) -> torch.Tensor:
+def image_losses(
+    output: torch.Tensor, boxes: torch.Tensor, classes: torch.Tensor, present: torch.Tensor
+) -> torch.Tensor:
     """One number an image: objectness over cells, class and box over the digits that are there."""
     cells = cell_of(boxes)
     taken = torch.zeros(output.shape[:2]).scatter_add(1, cells, present.float())

@@ -1,7 +1,7 @@
 """Pictures with several handwritten digits in them, of which box, class and mask are known exactly.
 
-The digits, 0 to 4, come with scikit-learn. A picture has 24 x 24 pixels; each of its quarters holds a digit, 8 or 9 pixels wide,
-or nothing. Pictures to test with are made of digits that are in none to train on.
+The digits, 0 to 4, come with scikit-learn. A picture has 24 x 24 pixels; each of its quarters holds a digit, 8 or 9
+pixels wide, or nothing. Pictures to test with are made of digits that are in none to train on.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from pathlib import Path
 
 @cache
 def docstrings(package: str) -> tuple[str, ...]:
-    """What the functions and classes of a package or module say about themselves, white space joined, each text once."""
+    """What the functions and classes of a package or module say about themselves; each text once, on one line."""
     home = Path(sysconfig.get_path("stdlib")) / package
     files = sorted(home.rglob("*.py")) if home.is_dir() else [home.with_suffix(".py")]
     texts = (text for file in files for text in _documents(file.read_text(encoding="utf-8")))

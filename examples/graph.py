@@ -1,11 +1,11 @@
 """A graph: node classification with mini-batches of nodes, in plain torch.
 
-The nodes are 1,797 handwritten digits. Each knows the upper half of its image only; its edges lead to the ten images that
-are most like it on the whole, as a paper cites papers like it. A third of the nodes have labels to train on.
+The nodes are 1,797 handwritten digits. Each knows the upper half of its image only; its edges lead to the ten images
+that are most like it on the whole, as a paper cites papers like it. A third of the nodes have labels to train on.
 
-The score of a node is its cross-entropy. What is left out of an epoch are nodes to predict, not nodes of the graph: a node
-that was not drawn is still there as a neighbour, and its features are read. So the saving is in the number of predictions, and
-the score of a node depends a little on what the model makes of its neighbours, which is what it should do.
+The score of a node is its cross-entropy. What is left out of an epoch are nodes to predict, not nodes of the graph: a
+node that was not drawn is still there as a neighbour, and its features are read. So the saving is in the number of
+predictions, and the score of a node depends on what the model makes of its neighbours, too.
 
     python -m examples.graph [--epochs 40] [--seeds 0,1,2] [--prune-ratio 0.4]
 """
@@ -17,13 +17,13 @@ from functools import cache
 from typing import NamedTuple
 
 import torch
+from examples.comparing import Result, compare, read_options
 from sklearn.datasets import load_digits
 from sklearn.neighbors import NearestNeighbors
 from torch import nn
 from torch.nn import functional as F
 
 import orderdp
-from examples.comparing import Result, compare, read_options
 
 BATCH_SIZE = 32
 DEGREE = 10

@@ -1,14 +1,14 @@
 """A language model on packed sequences: several short texts in a row, so that little is spent on padding.
 
-The texts are docstrings of the standard library, byte by byte. Texts of a batch are packed into rows of 128 bytes; attention
-stays within a text, and so does the loss.
+The texts are docstrings of the standard library, byte by byte. Texts of a batch are packed into rows of 128 bytes;
+attention stays within a text, and so does the loss.
 
-The score of a text is the mean cross-entropy of its bytes: `per_sample` with `segments`, which say to which text of the batch
-a place in the packed rows belongs, and to none where a row is filled up. The sample is the text and not the row: which
-texts share a row changes from epoch to epoch, so a row's loss would be nobody's score.
+The score of a text is the mean cross-entropy of its bytes: `per_sample` with `segments`, which say to which text of the
+batch a place in the packed rows belongs, and to none where a row is filled up. The sample is the text and not the row:
+which texts share a row changes from epoch to epoch, so a row's loss would be nobody's score.
 
-What is saved is counted in texts, exactly. Hard texts are often short ones here, so that bytes are saved at another rate; both
-are printed.
+What is saved is counted in texts, exactly. Texts differ in length, so bytes are saved at a rate of their own; both are
+printed.
 
     python -m examples.packed_language_model [--epochs 10] [--seeds 0] [--prune-ratio 0.4]
 """
@@ -21,17 +21,17 @@ from functools import cache
 from typing import NamedTuple
 
 import torch
+from examples.comparing import Result, compare, read_options
+from examples.docstrings import docstrings
 from torch import nn
 from torch.nn import functional as F
 
 import orderdp
-from examples.comparing import Result, compare, read_options
-from examples.docstrings import docstrings
 
 BATCH_SIZE = 32  # texts
 ROW = 128  # bytes
 LONGEST = 64  # bytes of a text
-PACKAGES = ("asyncio", "email", "importlib", "logging", "tkinter")
+PACKAGES = ("_pydecimal", "asyncio", "email", "importlib", "logging", "multiprocessing", "unittest")
 
 
 @cache

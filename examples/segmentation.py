@@ -3,8 +3,9 @@
 Pictures of one to four handwritten digits; a small network says for each pixel whether it is background or ink, and of
 which digit. Faint pixels at the edges of strokes have no label, as the outlines in many real data sets.
 
-The score of an image is the mean cross-entropy of its labelled pixels: `per_sample` with a mask. The mean is taken image by
-image. One mean over all labelled pixels of a batch would be another training loss, and would leave no score for an image.
+The score of an image is the mean cross-entropy of its labelled pixels: `per_sample` with a mask. The mean is taken
+image by image. One mean over all labelled pixels of a batch would be another training loss, and would leave no score
+for an image.
 
     python -m examples.segmentation [--epochs 20] [--seeds 0,1] [--prune-ratio 0.4]
 """
@@ -15,13 +16,13 @@ import time
 from functools import cache
 
 import torch
+from examples.comparing import Result, compare, read_options
+from examples.digit_scenes import DIGITS, UNLABELLED, scenes
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 import orderdp
-from examples.comparing import Result, compare, read_options
-from examples.digit_scenes import DIGITS, UNLABELLED, scenes
 
 BATCH_SIZE = 16
 KINDS = 1 + DIGITS  # background is a kind, too
@@ -86,7 +87,9 @@ def mean_overlap(model: nn.Module) -> float:
     images, pixels = load(train=False).tensors
     labelled = pixels != UNLABELLED
     said, true = model(images).argmax(1)[labelled], pixels[labelled]
-    overlaps = [((said == kind) & (true == kind)).sum() / ((said == kind) | (true == kind)).sum() for kind in range(KINDS)]
+    overlaps = [
+        ((said == kind) & (true == kind)).sum() / ((said == kind) | (true == kind)).sum() for kind in range(KINDS)
+    ]
     return 100 * torch.stack(overlaps).mean().item()
 
 

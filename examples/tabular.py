@@ -1,10 +1,10 @@
 """A table: measurements of cells, one row a patient, trained with class weights and scored without.
 
-The data come with scikit-learn: 569 rows of 30 numbers, of which 212 are malignant. Malignant rows weigh more in training.
+The data come with scikit-learn: 569 rows of 30 numbers, of which 212 are malignant; those weigh more in training.
 
 The score of a row is its plain cross-entropy, not the weighted one that is trained on (``update(..., scores=...)``).
-Ranked by weighted losses, a well understood malignant row would go before a badly understood benign one: the weight would
-be applied twice, once in the gradient and once in the choice. A row has no other structure: one row, one loss.
+Ranked by weighted losses, a well understood malignant row could go before a badly understood benign one: the weight
+would be applied twice, once in the gradient and once in the choice. A row has no other structure: one row, one loss.
 
     python -m examples.tabular [--epochs 30] [--seeds 0,1,2,3,4] [--prune-ratio 0.4]
 """
@@ -14,6 +14,7 @@ from __future__ import annotations
 import time
 
 import torch
+from examples.comparing import Result, compare, read_options
 from sklearn.datasets import load_breast_cancer
 from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import StandardScaler
@@ -22,7 +23,6 @@ from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 import orderdp
-from examples.comparing import Result, compare, read_options
 
 BATCH_SIZE = 16
 
@@ -30,7 +30,9 @@ BATCH_SIZE = 16
 def load(seed: int) -> tuple[TensorDataset, TensorDataset]:
     """Half of the rows to train on and half to test with; the table is small, so each seed splits it anew."""
     rows, benign = load_breast_cancer(return_X_y=True)
-    x_train, x_test, y_train, y_test = train_test_split(rows, 1 - benign, train_size=285, random_state=seed, stratify=benign)
+    x_train, x_test, y_train, y_test = train_test_split(
+        rows, 1 - benign, train_size=285, random_state=seed, stratify=benign
+    )
     scaler = StandardScaler().fit(x_train)
     return (
         TensorDataset(torch.tensor(scaler.transform(x_train), dtype=torch.float32), torch.tensor(y_train)),
