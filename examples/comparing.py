@@ -75,7 +75,7 @@ def compare(
     torch.set_num_threads(1)  # small models: a second thread costs more than it does
     train(full, 1, 0)  # so that the first run timed is not the one that loads libraries
     print(f"{options.epochs} epochs, seeds {options.seeds}")
-    print(f"{'':<36} {metric:>18} {'samples used':>13} {'CPU seconds':>12}")
+    print(f"{'':<42} {metric:>18} {'samples used':>13} {'CPU seconds':>12}")
     results = {}
     for name, policy, epochs in ways:
         results[name] = [train(policy, epochs, seed) for seed in options.seeds]
@@ -92,7 +92,7 @@ def mean_of(results: list[Result], what: str) -> float:
 def _line(name: str, results: list[Result]) -> str:
     spread = statistics.stdev(result.metric for result in results) if len(results) > 1 else 0.0
     reached = f"{mean_of(results, 'metric'):.2f} ± {spread:.2f}"
-    return f"{name:<36} {reached:>18} {mean_of(results, 'samples'):>13,.0f} {mean_of(results, 'seconds'):>12.2f}"
+    return f"{name:<42} {reached:>18} {mean_of(results, 'samples'):>13,.0f} {mean_of(results, 'seconds'):>12.2f}"
 
 
 def _saved(full: list[Result], pruned: list[Result], unit: str) -> str:

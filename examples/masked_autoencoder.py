@@ -30,17 +30,14 @@ from transformers import ViTMAEConfig, ViTMAEForPreTraining, ViTMAEModel
 import orderdp
 
 BATCH_SIZE = 32
-PATCHES = 16  # of 2 x 2 pixels
-LABELLED = 40
-WIDTH = 48
+PATCHES, WIDTH, LABELLED = 16, 48, 40  # patches have 2 x 2 pixels
 
 
 def settings(mask_ratio: float) -> ViTMAEConfig:
     return ViTMAEConfig(
-        image_size=8, patch_size=2, num_channels=1, mask_ratio=mask_ratio, initializer_range=0.1,
-        hidden_size=WIDTH, num_hidden_layers=2, num_attention_heads=4, intermediate_size=96,
-        decoder_hidden_size=32, decoder_num_hidden_layers=1, decoder_num_attention_heads=4,
-        decoder_intermediate_size=64,
+        image_size=8, patch_size=2, num_channels=1, mask_ratio=mask_ratio, initializer_range=0.1, hidden_size=WIDTH,
+        num_hidden_layers=2, num_attention_heads=4, intermediate_size=96, decoder_hidden_size=32,
+        decoder_num_hidden_layers=1, decoder_num_attention_heads=4, decoder_intermediate_size=64,
     )  # fmt: skip
 
 
@@ -98,7 +95,7 @@ def pretrain(policy: orderdp.Policy, epochs: int, seed: int, learning_rate: floa
 
 @torch.no_grad()
 def reconstruction_error(model: ViTMAEForPreTraining) -> float:
-    images, _ = load(train=False).tensors
+    images = load(train=False).tensors[0]
     return image_losses(model, images, mask_noise(len(images), seed=0, epoch=0)).mean().item()
 
 
@@ -131,7 +128,6 @@ def fine_tune(pretrained: nn.Module, seed: int, epochs: int = 30) -> float:
 
 
 def from_scratch(seed: int) -> float:
-    """Fine-tunes an encoder that was not pretrained."""
     torch.manual_seed(seed)
     return fine_tune(build_model(), seed)
 

@@ -119,7 +119,7 @@ def main(arguments: list[str] | None = None) -> dict[str, list[Result]]:
     for name, runs in results.items():
         images, texts = accuracies(runs[0].model)
         share = image_share(runs[0].pruner)
-        print(f"{name:<36} images {images:.1f} %, texts {texts:.1f} %; {share:.0%} of the samples were images")
+        print(f"{name:<42} images {images:.1f} %, texts {texts:.1f} %; {share:.0%} of the samples were images")
     return results
 
 
