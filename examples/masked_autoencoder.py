@@ -8,8 +8,8 @@ The score of an image is its mean squared error on the patches that were hidden;
 patches are hidden is drawn anew each epoch, so the score is noisy: the same image is easier or harder with other ones.
 
 Pruned is the pretraining, where the cost is; "samples used" are those of pretraining. Fine-tuning is the same for all.
-How much pretraining helps at all depends on labels and fine-tuning: by some three points with 40 labels here, and not at
-all with 100 where fine-tuning was as long.
+How much pretraining helps depends on labels and fine-tuning: by some three points with 40 labels here, and not at all
+with 100 where fine-tuning was as long.
 
     python -m examples.masked_autoencoder [--epochs 20] [--seeds 0] [--prune-ratio 0.4]
 """
