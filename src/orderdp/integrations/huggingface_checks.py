@@ -65,7 +65,7 @@ def _check_sizes(trainer: Any, pruner: Pruner) -> None:
     fewest, most = _batches(trainer, pruner, 0)
     if most == 0:
         raise ConfigError(
-            f"an epoch of {pruner._timeline.size_bounds(0)[1]} samples has no full batch for every process. Choose a "
+            f"an epoch of {pruner.size_bounds(0)[1]} samples has no full batch for every process. Choose a "
             "smaller batch size, prune less, or set dataloader_drop_last=False."
         )
     epochs = math.ceil(args.num_train_epochs)
@@ -84,7 +84,7 @@ def _check_sizes(trainer: Any, pruner: Pruner) -> None:
 def _batches(trainer: Any, pruner: Pruner, epoch: int) -> tuple[int, int]:
     """The fewest and the most batches that a process can get in that epoch."""
     return steps_within(
-        [pruner._timeline.size_bounds(epoch)],
+        [pruner.size_bounds(epoch)],
         trainer._train_batch_size,
         drop_last=trainer.args.dataloader_drop_last,
         world_size=trainer.accelerator.num_processes,
