@@ -23,6 +23,9 @@ from torchvision.datasets import ImageFolder
 import orderdp
 from orderdp.integrations.timm import blended_losses
 
+# timm's usual one ends in -inc1, which now and then asks Pillow to keep no bits of an image; Pillow 13 refuses.
+RAND_AUGMENT = "rand-m9-mstd0.5"
+
 
 def train(folder: Path, options: argparse.Namespace, steps: int | None = None) -> dict[str, float]:
     """Trains, or goes on from the checkpoint; `steps` ends it early, as a kill would."""
@@ -33,7 +36,7 @@ def train(folder: Path, options: argparse.Namespace, steps: int | None = None) -
     model = timm.create_model(options.model, num_classes=len(train_set.classes), **kwargs).to(device)
     config = resolve_model_data_config(model)
     train_set.transform = create_transform(
-        (3, size, size), is_training=True, auto_augment="rand-m9-mstd0.5-inc1", mean=config["mean"], std=config["std"]
+        (3, size, size), is_training=True, auto_augment=RAND_AUGMENT, mean=config["mean"], std=config["std"]
     )
     blend = Mixup(mixup_alpha=0.8, cutmix_alpha=1.0, label_smoothing=0.1, num_classes=len(train_set.classes))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.05)
