@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from pathlib import Path
 from typing import Any
 
+from orderdp.cards import one_sentence, read_card
 from orderdp.coresets.cal import Cal
 from orderdp.coresets.ccs import CCS
 from orderdp.coresets.contextual_diversity import ContextualDiversity
@@ -68,17 +68,12 @@ NAMES: dict[str, type[Method]] = {
 def card(name: str) -> str:
     """The card of the method called `name`: its rule, parameters, cost, guarantees."""
     checked_name(name, NAMES, "coreset method")
-    package = Path(__file__).parent
-    # In an installed package the cards lie beside the methods; in a checkout, in its documentation.
-    for folder in (package / "cards", package.parents[2] / "docs" / "coresets"):
-        if (folder / f"{name}.md").exists():
-            return (folder / f"{name}.md").read_text(encoding="utf-8")
-    raise ConfigError(f"the card of coreset method {name!r} is missing from this installation. Install orderdp again.")
+    return read_card("coresets", name)
 
 
 def summary(name: str) -> str:
     """What the method called `name` does, in one sentence."""
-    return card(name).split("**In one sentence:**")[1].split("\n\n")[0].replace("\n", " ").strip()
+    return one_sentence(card(name))
 
 
 def build(name: str, **parameters: Any) -> Method:

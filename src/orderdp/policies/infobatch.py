@@ -11,7 +11,7 @@ import numpy as np
 
 from orderdp.errors import ConfigError, UnreachableRatioWarning
 from orderdp.planning import check_ratio
-from orderdp.policies.kit import shuffled, uniform
+from orderdp.policies.kit import is_annealed, shuffled, uniform
 from orderdp.policy import Context, Selection, Table
 
 __all__ = ["InfoBatch", "InfoBatchQuantile"]
@@ -104,15 +104,7 @@ class InfoBatch:
         return min(wanted, most)
 
     def _is_annealed(self, context: Context) -> bool:
-        if self.annealing is None:
-            return False
-        if context.epochs is None:
-            raise ConfigError(
-                "annealing needs to know how many epochs are planned. Give Pruner(..., epochs=...), or switch it off "
-                "with InfoBatch(..., annealing=None)."
-            )
-        # In whole epochs: a comparison of floats would miss the start at some numbers of epochs.
-        return context.epoch >= math.ceil(round(self.annealing * context.epochs, 9))
+        return is_annealed(self.annealing, context, "InfoBatch")
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 import numpy as np
@@ -11,7 +12,17 @@ from orderdp.errors import ConfigError
 from orderdp.policy import Context
 from orderdp.randomness import key64
 
-__all__ = ["at_least_one", "count_kept", "proportional", "shuffled", "streams", "tie_key", "top", "uniform"]
+__all__ = [
+    "at_least_one",
+    "count_kept",
+    "is_annealed",
+    "proportional",
+    "shuffled",
+    "streams",
+    "tie_key",
+    "top",
+    "uniform",
+]
 
 
 def count_kept(n: int, prune_ratio: float) -> int:
@@ -49,6 +60,19 @@ def uniform(candidates: np.ndarray, count: int, context: Context, tag: str) -> n
     chosen = draw.pool_mask(len(candidates), count, partial(context.rng, "epoch", context.epoch, tag))
     drawn: np.ndarray = candidates[chosen]
     return drawn
+
+
+def is_annealed(share: float | None, context: Context, policy: str) -> bool:
+    """Whether the epoch comes after this share of all; None for never."""
+    if share is None:
+        return False
+    if context.epochs is None:
+        raise ConfigError(
+            "annealing needs to know how many epochs are planned. Give Pruner(..., epochs=...), or switch it off "
+            f"with {policy}(..., annealing=None)."
+        )
+    # In whole epochs: a comparison of floats would miss the start at some numbers of epochs.
+    return context.epoch >= math.ceil(round(share * context.epochs, 9))
 
 
 def at_least_one(kept: np.ndarray, scores: np.ndarray) -> np.ndarray:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
+from orderdp.cards import one_sentence, read_card
 from orderdp.errors import ConfigError
 from orderdp.naming import checked_name, suggestion
 from orderdp.policies.active_bias import ActiveBias
@@ -59,17 +59,12 @@ _OPTIONS = ("balanced", "schedule")
 def card(name: str) -> str:
     """The card of the policy called `name`: its rule, parameters, cost, guarantees."""
     checked_name(name, NAMES, "policy")
-    package = Path(__file__).parent
-    # In an installed package the cards lie beside the policies; in a checkout, in its documentation.
-    for folder in (package / "cards", package.parents[2] / "docs" / "policies"):
-        if (folder / f"{name}.md").exists():
-            return (folder / f"{name}.md").read_text(encoding="utf-8")
-    raise ConfigError(f"the card of policy {name!r} is missing from this installation. Install orderdp again.")
+    return read_card("policies", name)
 
 
 def summary(name: str) -> str:
     """What the policy called `name` does, in one sentence."""
-    return card(name).split("**In one sentence:**")[1].split("\n\n")[0].replace("\n", " ").strip()
+    return one_sentence(card(name))
 
 
 def build(name: str, *, balanced: bool = False, schedule: Mapping[str, Any] | None = None, **parameters: Any) -> Policy:

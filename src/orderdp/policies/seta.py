@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import KW_ONLY, dataclass
 
 import numpy as np
 
 from orderdp.errors import ConfigError
 from orderdp.planning import check_ratio, is_count
-from orderdp.policies.kit import count_kept, shuffled, uniform
+from orderdp.policies.kit import count_kept, is_annealed, shuffled, uniform
 from orderdp.policy import Context, Selection, Table
 
 __all__ = ["SeTa", "group_edges"]
@@ -85,14 +84,7 @@ class SeTa:
         return inside
 
     def _is_annealed(self, context: Context) -> bool:
-        if self.annealing is None:
-            return False
-        if context.epochs is None:
-            raise ConfigError(
-                "annealing needs to know how many epochs are planned. Give Pruner(..., epochs=...), or switch it off "
-                "with SeTa(..., annealing=None)."
-            )
-        return context.epoch >= math.ceil(round(self.annealing * context.epochs, 9))
+        return is_annealed(self.annealing, context, "SeTa")
 
 
 def group_edges(values: np.ndarray, groups: int) -> np.ndarray:
