@@ -59,11 +59,11 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """What it does."""
     from orderdp.workbench.comparing import remember_settings
-    from orderdp.workbench.grid import grid, parse_contender
+    from orderdp.workbench.grid import grid, parse_contender, split_outside_brackets
     from orderdp.workbench.running import check
 
-    separator = ";" if ";" in options.policies else ","
-    contenders = [parse_contender(text) for text in options.policies.split(separator) if text.strip()]
+    written = split_outside_brackets(options.policies, ",")
+    contenders = [parse_contender(text) for text in written if text.strip()]
     seeds = _numbers(options.seeds, int, "--seeds")
     ratios = _numbers(options.prune_ratios, float, "--prune-ratios")
     if options.jobs < 1:

@@ -12,7 +12,7 @@ from orderdp.naming import checked_name
 from orderdp.policies.registry import NAMES
 from orderdp.workbench.settings import CONTROLS, Settings
 
-__all__ = ["DEFAULT_POLICIES", "Contender", "grid", "parse_contender"]
+__all__ = ["DEFAULT_POLICIES", "Contender", "grid", "parse_contender", "split_outside_brackets"]
 
 DEFAULT_POLICIES = ("full", "reduced", "random", "infobatch", "orderdp")
 
@@ -39,7 +39,7 @@ def parse_contender(text: str, names: Collection[str] | None = None, what: str =
         names: Which there are; policies, controls and static methods if not given.
         what: What they are called in an error.
     """
-    name, *parts = _split(text.strip())
+    name, *parts = split_outside_brackets(text.strip(), ":")
     checked_name(name, _known() if names is None else list(names), what)
     parameters = {}
     for part in parts:
@@ -87,12 +87,16 @@ def _known() -> list[str]:
     return [*NAMES, *CONTROLS, *STATIC]
 
 
-def _split(text: str) -> list[str]:
-    """At colons outside brackets."""
+def split_outside_brackets(text: str, separator: str) -> list[str]:
+    """The parts of a text, without those separators that stand inside of {} or [].
+
+    >>> split_outside_brackets('orderdp:select={"name":"mixed","top":0.9,"uniform":0.1},full', ",")
+    ['orderdp:select={"name":"mixed","top":0.9,"uniform":0.1}', 'full']
+    """
     parts, depth, start = [], 0, 0
     for place, character in enumerate(text):
         depth += (character in "{[") - (character in "}]")
-        if character == ":" and depth == 0:
+        if character == separator and depth == 0:
             parts.append(text[start:place])
             start = place + 1
     return [*parts, text[start:]]
