@@ -27,13 +27,12 @@ examples:
   orderdp compare --data fashion-mnist --preset cpu --policies orderdp,infobatch,ucb --prune-ratios 0.3,0.5,0.7 \\
       --seeds 0,1,2,3,4 --jobs 2 --out results
   orderdp compare --data digits --model mlp --prune-ratios 0.5 --out results \\
-      --policies 'orderdp;orderdp:select={"name":"mixed","top":0.9,"uniform":0.1}'
+      --policies 'orderdp,orderdp:select={"name":"mixed","top":0.9,"uniform":0.1}'
   orderdp compare --task examples/own_task.py:make --prune-ratios 0.4 --out results
   orderdp compare --data digits --model mlp --policies orderdp --find-lossless --out results
 
 Started again with the same command it goes on where it was, after Ctrl-C or a kill; finished runs are not repeated.
-Policies, ratios and seeds can be added later. Policies are separated by commas, or by semicolons where their
-parameters have commas.
+Policies, ratios and seeds can be added later.
 """
 
 
