@@ -17,8 +17,8 @@ from orderdp.policies import Mixed
 from tests.support import toy_dataset
 
 EPOCHS = 5
-STEP = 16  # samples a step over all processes
-DATASET = toy_dataset(160, features=6, classes=4)  # 96 are kept: six steps
+STEP = 12  # samples a step over all processes, of which there may be one, two or three
+DATASET = toy_dataset(160, features=6, classes=4)  # 96 are kept: eight steps
 POLICIES = {
     "once an epoch": orderdp.OrderDP(0.4),
     "every step": orderdp.OrderDP(0.4, every="batch"),
@@ -62,6 +62,12 @@ class Training:
     def result(self) -> dict[str, Any]:
         weights = {name: full(value).detach().clone() for name, value in self.model.named_parameters()}
         return {"weights": weights, "visited": self.visited, "report": self.pruner.report()}
+
+
+def samples_of_steps(ranks: list[dict[str, Any]]) -> list[tuple[int, list[int]]]:
+    """The samples of each step, of all ranks."""
+    steps = zip(*(rank["visited"] for rank in ranks), strict=True)
+    return [(step[0][0], sorted(i for _, batch in step for i in batch)) for step in steps]
 
 
 def full(value: Any) -> torch.Tensor:
@@ -114,10 +120,12 @@ def stored(training: Training) -> dict[str, Any]:
 # -- a job that is restarted -----------------------------------------------------------------------------------------
 
 SAVE_EVERY = 4
-KILLED_AT = 10  # in mid-epoch, and two steps after the last checkpoint
+KILLED_AT = 14  # in mid-epoch, and two steps after the last checkpoint
 
 
-def elastic(rank: int, world: int, folder: Path, kill: bool = False) -> dict[str, Any]:
+def elastic(
+    rank: int, world: int, folder: Path, kill: bool = False, stop_after: int | None = None
+) -> dict[str, Any]:
     """Trains with checkpoints, from the last one if there is one. Rank 1 can be killed once, without warning."""
     training, path = Training(POLICIES["once an epoch"], world, DistributedDataParallel), folder / "job.pt"
     steps = 0
@@ -140,7 +148,7 @@ def elastic(rank: int, world: int, folder: Path, kill: bool = False) -> dict[str
                 save(training, steps, path)
             dist.barrier()
 
-    training.run(after_step)
+    training.run(after_step, stop_after)
     return training.result()
 
 

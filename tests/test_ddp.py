@@ -18,14 +18,8 @@ def alone(policy: str) -> dict[str, Any]:
     return training.result()
 
 
-def together(ranks: list[dict[str, Any]]) -> list[tuple[int, list[int]]]:
-    """The samples of each step, of all ranks."""
-    steps = zip(*(rank["visited"] for rank in ranks), strict=True)
-    return [(step[0][0], sorted(i for _, batch in step for i in batch)) for step in steps]
-
-
 def assert_follows(ranks: list[dict[str, Any]], single: dict[str, Any]) -> None:
-    assert together(ranks) == [(epoch, sorted(batch)) for epoch, batch in single["visited"]]
+    assert work.samples_of_steps(ranks) == work.samples_of_steps([single])
     for rank in ranks:
         for name, weight in single["weights"].items():
             assert torch.allclose(rank["weights"][name], weight, rtol=1e-9, atol=1e-11), name

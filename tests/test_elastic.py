@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import pytest
 import torch
 from examples import ddp
 
@@ -49,6 +52,24 @@ def test_a_job_that_lost_a_rank_in_mid_epoch_ends_with_the_weights_of_an_undistu
         assert result["visited"] == expected["visited"][saved_after:]
         assert result["report"] == expected["report"]
         assert result["workers"][0] == result["workers"][1], "loaders whose workers fetch ahead give the same batches"
+
+
+@pytest.mark.parametrize("world", [1, 3])
+def test_a_checkpoint_of_two_processes_goes_on_in_mid_epoch_with_fewer_and_with_more(tmp_path: Path, world: int) -> None:
+    stop_after = 3 * work.SAVE_EVERY  # in the middle of the second epoch
+    folder = tmp_path / "first"
+    first = in_processes(2, folder, work.elastic, False, stop_after)
+    (tmp_path / "second").mkdir()
+    shutil.copy(folder / "job.pt", tmp_path / "second")
+    second = in_processes(world, tmp_path / "second", work.elastic)
+    single = work.Training(work.POLICIES["once an epoch"], 1)
+    single.run()
+    expected = single.result()
+    assert work.samples_of_steps(first) + work.samples_of_steps(second) == work.samples_of_steps([expected])
+    for rank in second:
+        assert rank["report"]["kept"] == expected["report"]["kept"]
+        for name, weight in expected["weights"].items():
+            assert torch.allclose(rank["weights"][name], weight, rtol=1e-9, atol=1e-11), name
 
 
 def test_the_example_trains_in_one_process_and_goes_on_in_two(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def _check_order(args: Any) -> None:
 def _check_processes(trainer: Any, pruner: Pruner) -> None:
     accelerator, args = trainer.accelerator, trainer.args
     world = accelerator.num_processes
-    if pruner._timeline.team.sharded:
+    if pruner.shard:
         raise ConfigError(
             "the Trainer deals out batches to the processes, and the pruner would deal out samples before, so that "
             f"each process would get one in {world * world}. Give Pruner(..., shard=False)."
