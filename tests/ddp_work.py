@@ -123,9 +123,7 @@ SAVE_EVERY = 4
 KILLED_AT = 14  # in mid-epoch, and two steps after the last checkpoint
 
 
-def elastic(
-    rank: int, world: int, folder: Path, kill: bool = False, stop_after: int | None = None
-) -> dict[str, Any]:
+def elastic(rank: int, world: int, folder: Path, kill: bool = False, stop_after: int | None = None) -> dict[str, Any]:
     """Trains with checkpoints, from the last one if there is one. Rank 1 can be killed once, without warning."""
     training, path = Training(POLICIES["once an epoch"], world, DistributedDataParallel), folder / "job.pt"
     steps = 0

@@ -104,7 +104,7 @@ def test_killed_at_any_moment_it_goes_on_and_ends_like_an_undisturbed_one(tmp_pa
         )
         _wait_for_records(killed, more_than=4 + 9 * kill, process=process)
         os.killpg(process.pid, signal.SIGKILL)
-        process.wait(timeout=60)
+        process.wait(timeout=180)
         process.stderr.close()
     result = subprocess.run(command(killed), timeout=300, capture_output=True, text=True, env=environment)
     assert result.returncode == 0, result.stderr
@@ -141,7 +141,7 @@ def test_ctrl_c_saves_says_how_to_go_on_and_exits_with_130(tmp_path: Path) -> No
     )
     _wait_for_records(tmp_path, more_than=3, process=process)
     process.send_signal(signal.SIGINT)
-    output, errors = process.communicate(timeout=60)
+    output, errors = process.communicate(timeout=180)
     assert process.returncode == 130, errors
     assert "Interrupted; saved. Go on with: orderdp train" in output
     assert "--resume" in output
@@ -330,7 +330,7 @@ def test_records_of_a_run_name_what_was_typed(tmp_path: Path) -> None:
             str(tmp_path),
         ],
         check=True,
-        timeout=120,
+        timeout=300,
         capture_output=True,
         text=True,
     )

@@ -33,7 +33,7 @@ def torchrun(folder: Path, *job: str, restarts: int = 0, processes: int = 2) -> 
         "ORDERDP_TEST_FOLDER": str(folder),
     }
     return subprocess.run(
-        [*command, *options, *job], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False
+        [*command, *options, *job], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False
     )
 
 
@@ -55,7 +55,9 @@ def test_a_job_that_lost_a_rank_in_mid_epoch_ends_with_the_weights_of_an_undistu
 
 
 @pytest.mark.parametrize("world", [1, 3])
-def test_a_checkpoint_of_two_processes_goes_on_in_mid_epoch_with_fewer_and_with_more(tmp_path: Path, world: int) -> None:
+def test_a_checkpoint_of_two_processes_goes_on_in_mid_epoch_with_fewer_and_with_more(
+    tmp_path: Path, world: int
+) -> None:
     stop_after = 3 * work.SAVE_EVERY  # in the middle of the second epoch
     folder = tmp_path / "first"
     first = in_processes(2, folder, work.elastic, False, stop_after)

@@ -248,7 +248,7 @@ def test_the_example_trains_on_one_device_and_goes_on_on_two(
         env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert run.returncode == 0, run.stderr

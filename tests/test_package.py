@@ -18,7 +18,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def run(code: str) -> str:
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120).stdout
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300).stdout
 
 
 def test_the_public_names_are_these_and_all_of_them_exist() -> None:

@@ -218,7 +218,7 @@ try:
 except RecordError as error:
     print(number, error)
 """
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
     number, message = result.stdout.split(" ", 1)
     assert "File too large" in message
     assert int(number) == 2
