@@ -13,10 +13,10 @@ from orderdp.report.page import write_report
 from orderdp.report.run_charts import charts
 from orderdp.report.run_facts import counted_out, task_name, tasks
 from orderdp.report.run_tables import COLUMNS, Cell, headline
-from orderdp.workbench.reading import read_runs
+from orderdp.workbench.reading import Run, read_runs
 from orderdp.workbench.statistics import Row, compare
 
-__all__ = ["export_charts", "markdown_report", "report_command"]
+__all__ = ["export_charts", "markdown_of", "markdown_report", "report_command"]
 
 
 def report_command(
@@ -54,7 +54,12 @@ def report_command(
 
 def markdown_report(directory: str | os.PathLike[str]) -> str:
     """Verdict and table of all runs of a folder, as GitHub shows them."""
-    by_task = tasks(compare(read_runs(directory)))
+    return markdown_of(read_runs(directory))
+
+
+def markdown_of(runs: list[Run]) -> str:
+    """The same of runs that were read already."""
+    by_task = tasks(compare(runs))
     parts = []
     for rows in by_task:
         title = f"### {_escaped(task_name(rows, by_task))}"

@@ -1,0 +1,70 @@
+"""The published tables are those of the committed records, and the records are those of the commands shown."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+
+import pytest
+from tools import results
+
+from orderdp.commands import compare
+from orderdp.commands.run_options import settings_of
+from orderdp.workbench.grid import grid, parse_contender, split_outside_brackets
+from orderdp.workbench.reading import read_runs
+from tests import runs as written
+
+PAGES = sorted(results.PAGES.glob("*.md"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
+def test_the_tables_of_a_page_are_what_its_records_give(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert results.filled(text) == text, "run `make results`"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
+def test_every_run_that_a_page_asks_for_is_in_its_records_and_nothing_else(page: Path) -> None:
+    asked: dict[str, set[str]] = {}
+    for command in results.commands(page.read_text(encoding="utf-8")):
+        if command[0] == "compare":
+            folder, ids = runs_of(command[1:])
+            asked.setdefault(folder, set()).update(ids)
+    for folder, ids in asked.items():
+        there = {run.id: run for run in read_runs(results.ROOT / folder)}
+        assert set(there) == ids
+        for run in there.values():
+            assert run.done, run.id
+
+
+def runs_of(arguments: list[str]) -> tuple[str, set[str]]:
+    """Where a comparison writes to, and the runs it consists of."""
+    parser = argparse.ArgumentParser()
+    compare.add(parser)
+    options = parser.parse_args(arguments)
+    contenders = [parse_contender(text) for text in split_outside_brackets(options.policies, ",")]
+    ratios = [float(ratio) for ratio in options.prune_ratios.split(",")]
+    seeds = [int(seed) for seed in options.seeds.split(",")]
+    base = settings_of(options, policy="full", prune_ratio=None)
+    settings = grid(base, contenders, ratios, seeds, controls=not options.no_controls)
+    return str(options.out), {run.run_id for run in settings}
+
+
+def test_commands_are_read_from_a_page() -> None:
+    page = "```console\n$ orderdp compare --data 'a?b=1' \\\n      --out x\n$ pip install y\n$ orderdp plan\n```\n"
+    assert results.commands(page) == [["compare", "--data", "a?b=1", "--out", "x"], ["plan"]]
+
+
+def test_a_table_may_be_about_one_ratio_and_has_full_data_to_compare_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = [written.full(90.0 + seed, seed) for seed in (0, 1)]
+    for ratio in (0.3, 0.5):
+        options = {"saved": ratio, "prune_ratio": ratio, "label": f"OrderDP {ratio:.0%}"}
+        runs += [written.run(89.0 + seed, seed, **options) for seed in (0, 1)]
+    monkeypatch.setattr(results, "read_runs", lambda folder: runs)
+    page = "# Mine\n\n<!-- records: mine ratio=0.5 -->\nold\n<!-- end -->\n\nText.\n"
+    text = results.filled(page)
+    assert "old" not in text
+    assert text.endswith("<!-- end -->\n\nText.\n")
+    assert re.findall(r"^\| (OrderDP \d+%|Full data)", text, re.MULTILINE) == ["Full data", "OrderDP 50%"]
+    assert results.filled(text) == text

@@ -1,0 +1,75 @@
+"""The pages of published results: runs the commands they show, and fills in their tables from the records.
+
+    python -m tools.results run fashion-mnist     # what the page's commands say; goes on where it was
+    python -m tools.results fill                  # the tables of all pages, from docs/results/records
+
+A table stands between two comments, the first of which says where its records are and, if it is not about all of them,
+at which prune ratio:
+
+    <!-- records: fashion-mnist ratio=0.5 -->
+    <!-- end -->
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+from orderdp.report.command import markdown_of
+from orderdp.workbench.reading import Run, read_runs
+
+__all__ = ["PAGES", "RECORDS", "commands", "filled", "main"]
+
+ROOT = Path(__file__).parent.parent
+PAGES = ROOT / "docs" / "results"
+RECORDS = PAGES / "records"
+
+_TABLE = re.compile(r"(<!-- records: (\S+)(?: ratio=(\S+))? -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+_COMMAND = re.compile(r"^\$ (orderdp (?:[^\n]*\\\n)*[^\n]*)$", re.MULTILINE)
+
+
+def commands(page: str) -> list[list[str]]:
+    """What a page says to type, without the name of the program."""
+    return [shlex.split(found.replace("\\\n", " "))[1:] for found in _COMMAND.findall(page)]
+
+
+def filled(page: str) -> str:
+    """The page with the tables that its records give."""
+
+    def table(match: re.Match[str]) -> str:
+        head, study, ratio, _, end = match.groups()
+        return f"{head}\n{markdown_of(_at(read_runs(RECORDS / study), ratio))}\n\n{end}"
+
+    return _TABLE.sub(table, page)
+
+
+def _at(runs: list[Run], ratio: str | None) -> list[Run]:
+    """Those at a ratio, and those that have none: they are what the others are compared with."""
+    if ratio is None:
+        return runs
+    return [run for run in runs if run.config["prune_ratio"] in (None, float(ratio))]
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Runs or fills in."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("run", "fill"))
+    parser.add_argument("page", nargs="*", help="names of pages (default: all)")
+    options = parser.parse_args(arguments)
+    names = options.page or sorted(path.stem for path in PAGES.glob("*.md"))
+    for name in names:
+        path = PAGES / f"{name}.md"
+        text = path.read_text(encoding="utf-8")
+        if options.what == "fill":
+            path.write_text(filled(text), encoding="utf-8")
+            continue
+        for command in commands(text):
+            subprocess.run([sys.executable, "-m", "orderdp", *command], cwd=ROOT, check=True)
+
+
+if __name__ == "__main__":
+    main()
