@@ -8,7 +8,7 @@ BROWSER_READY := $(VENV)/.browser-ready
 VISION ?= .venv-vision
 
 .DEFAULT_GOAL := help
-.PHONY: help demo results test test-browser test-vision check bench clean
+.PHONY: help demo results soak test test-browser test-vision check bench clean
 
 help:             ## What there is to make
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1	/' | expand -t 20
@@ -35,6 +35,9 @@ bench: $(READY)   ## Measures, as JSON lines: ratios of two things timed in the 
 
 results: $(READY) ## Fills in the tables of docs/results from the records there
 	$(BIN)/python -m tools.results fill
+
+soak: $(READY)    ## Kills, restarts, slows down and feeds NaN to trainings for ten minutes
+	$(BIN)/python -m tools.soak $(ARGS)
 
 clean:            ## Removes the environment and all caches
 	rm -rf $(VENV) $(VISION) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
