@@ -14,12 +14,14 @@ import numpy as np
 import pytest
 
 from orderdp.cli import main
-from orderdp.errors import ConfigError
+from orderdp.errors import ConfigError, StateError
 from orderdp.workbench.comparing import Place, compare_all, finished, remember_settings
 from orderdp.workbench.grid import Contender, grid, parse_contender
+from orderdp.workbench.locking import alone_in
 from orderdp.workbench.lossless import find_lossless
 from orderdp.workbench.progress import show_progress
 from orderdp.workbench.records import Run, read_run, read_runs
+from orderdp.workbench.running import Runner
 from orderdp.workbench.settings import Settings
 
 ROOT = Path(__file__).parent.parent
@@ -147,6 +149,14 @@ def test_ctrl_c_saves_says_how_to_go_on_and_exits_with_130(tmp_path: Path) -> No
     assert "--resume" in output
     assert "Traceback" not in errors
     assert list(tmp_path.glob("runs/*/checkpoint.pt"))
+
+
+def test_two_processes_do_not_train_the_same_run(tmp_path: Path) -> None:
+    runner = Runner(tmp_path, device="cpu")
+    runner.folder(BASE).mkdir(parents=True)
+    with alone_in(runner.folder(BASE)), pytest.raises(StateError, match="another process is training in"):
+        runner.run(BASE)
+    assert runner.run(BASE)["status"] == "done"
 
 
 def test_settings_may_not_change_under_a_comparison(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from orderdp.errors import ConfigError
 from orderdp.naming import checked_name
 from orderdp.workbench.learning_rates import SCHEDULES
 from orderdp.workbench.optimisers import OPTIMISERS
+from orderdp.workbench.locking import alone_in
 from orderdp.workbench.settings import Settings
 from orderdp.workbench.static import choose, is_static
 from orderdp.workbench.task import Task, load_task
@@ -80,6 +81,12 @@ class Runner:
         """Trains, or goes on with it; returns the summary."""
         folder = self.folder(settings)
         make_folder(folder)
+        with alone_in(folder):
+            return self._train(settings, folder, watch)
+
+    def _train(
+        self, settings: Settings, folder: Path, watch: Callable[[float, int, float | None], None] | None
+    ) -> dict[str, Any]:
         task = self.task(settings)
         options: dict[str, Any] = {} if watch is None else {"watch": watch}
         if is_static(settings.policy):

@@ -1,0 +1,29 @@
+"""One process at a time in a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from orderdp.errors import StateError
+
+__all__ = ["alone_in"]
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Holds the folder, or says that another process does. A process that is killed holds nothing any more."""
+    try:
+        import fcntl
+    except ImportError:  # no such locks on this system
+        yield
+        return
+    with (folder / ".lock").open("a", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StateError(
+                f"another process is training in {str(folder)!r}. Wait for it, stop it, or choose another --out."
+            ) from None
+        yield
