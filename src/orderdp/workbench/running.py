@@ -13,8 +13,8 @@ from orderdp.coresets.registry import build
 from orderdp.errors import ConfigError
 from orderdp.naming import checked_name
 from orderdp.workbench.learning_rates import SCHEDULES
-from orderdp.workbench.optimisers import OPTIMISERS
 from orderdp.workbench.locking import alone_in
+from orderdp.workbench.optimisers import OPTIMISERS
 from orderdp.workbench.settings import Settings
 from orderdp.workbench.static import choose, is_static
 from orderdp.workbench.task import Task, load_task
