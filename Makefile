@@ -17,7 +17,7 @@ demo: $(READY)    ## Compares all data, its controls, InfoBatch and OrderDP on r
 	$(BIN)/python examples/demo.py
 
 test: $(READY)    ## Runs all tests
-	$(BIN)/python -m pytest $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile $(ARGS)
 
 test-browser: $(BROWSER_READY)  ## Looks at the report in Chromium; pictures go to build/pictures
 	$(BIN)/python -m pytest tests_browser $(ARGS)
