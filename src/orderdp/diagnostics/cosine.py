@@ -15,7 +15,7 @@ from orderdp.diagnostics.untouched import as_in_training
 from orderdp.policy import Selection
 from orderdp.randomness import generator
 
-__all__ = ["BatchMaker", "GradientCosine", "LossFunction", "gradient_cosine"]
+__all__ = ["BatchMaker", "GradientCosine", "LossFunction", "gradient_cosine", "without_lone_last"]
 
 #: The loss of each sample of a batch, with gradients.
 LossFunction = Callable[[nn.Module, Any], torch.Tensor]
@@ -63,18 +63,27 @@ def gradient_cosine(
     kept = np.zeros(n, dtype=np.bool_)
     kept[selection.indices] = True
     with as_in_training(model):
-        full = _mean_gradient(model, losses, batches(order), None)
-        pruned = _mean_gradient(model, losses, batches(order[kept[order]]), selection.dense_weights(n))
+        full, n_full = _mean_gradient(model, losses, batches(order), None)
+        pruned, n_pruned = _mean_gradient(model, losses, batches(order[kept[order]]), selection.dense_weights(n))
     pruned_norm, full_norm = math.sqrt(_dot(pruned, pruned)), math.sqrt(_dot(full, full))
     both = pruned_norm * full_norm
     cosine = max(-1.0, min(1.0, _dot(pruned, full) / both)) if both and math.isfinite(both) else None
-    return GradientCosine(cosine, pruned_norm, full_norm, n + len(selection), time.perf_counter() - begun)
+    return GradientCosine(cosine, pruned_norm, full_norm, n_full + n_pruned, time.perf_counter() - begun)
+
+
+def without_lone_last(indices: np.ndarray, batch_size: int) -> np.ndarray:
+    """All but the last index, where that would be a batch by itself: BatchNorm cannot normalise one sample.
+
+    >>> without_lone_last(np.arange(9), 4).tolist(), len(without_lone_last(np.arange(10), 4))
+    ([0, 1, 2, 3, 4, 5, 6, 7], 10)
+    """
+    return indices[:-1] if len(indices) > 1 < batch_size and len(indices) % batch_size == 1 else indices
 
 
 def _mean_gradient(
     model: nn.Module, losses: LossFunction, batches: Iterable[tuple[torch.Tensor, Any]], weights: torch.Tensor | None
-) -> list[torch.Tensor]:
-    """The gradient of the mean of the weighted losses, without a trace in ``.grad``."""
+) -> tuple[list[torch.Tensor], int]:
+    """The gradient of the mean of the weighted losses, without a trace in ``.grad``; and of how many there are."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     total = [torch.zeros_like(parameter, dtype=torch.float32) for parameter in parameters]
     samples = 0
@@ -88,7 +97,7 @@ def _mean_gradient(
                 if gradient is not None:
                     so_far.add_(gradient)
             samples += len(index)
-    return [each.div_(max(1, samples)) for each in total]
+    return [each.div_(max(1, samples)) for each in total], samples
 
 
 def _dot(first: list[torch.Tensor], second: list[torch.Tensor]) -> float:

@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from orderdp.diagnostics.ages import score_ages
-from orderdp.diagnostics.cosine import GradientCosine, LossFunction, gradient_cosine
+from orderdp.diagnostics.cosine import GradientCosine, LossFunction, gradient_cosine, without_lone_last
 from orderdp.diagnostics.gradients import GradientNorms, gradient_norm
 from orderdp.diagnostics.kept_sets import jaccard
 from orderdp.diagnostics.risk import surrogate_risk
@@ -156,6 +156,7 @@ class Diagnostics:
         options.setdefault("generator", torch.Generator())
 
         def batches(indices: np.ndarray) -> Iterator[tuple[torch.Tensor, Any]]:
+            indices = without_lone_last(indices, batch_size)
             cut = [part.tolist() for part in np.split(indices, range(batch_size, len(indices), batch_size))]
             return iter(DataLoader(Indexed(dataset), batch_sampler=cut, **options))
 
