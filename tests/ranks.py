@@ -111,7 +111,7 @@ def in_processes(
     folder.mkdir(parents=True, exist_ok=True)
     # The server imports torch once; ranks are forked from it, and it has no group, no threads and no data.
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.distributed_work", "tests.ddp_work"])
+    context.set_forkserver_preload(["tests.distributed_work", "tests.ddp_work", "tests.sharded_work"])
     processes = [
         context.Process(target=_process, args=(rank, world, folder, work, arguments, group_timeout), daemon=True)
         for rank in range(world)

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orderdp import OrderDP
+from orderdp import OrderDP, populations
 from orderdp import draw as kernels
-from orderdp import populations
 from orderdp.testing import global_generators_untouched
 from tests.support import draw, streams, table_with
 

@@ -452,14 +452,16 @@ class Pruner:
                 UnsyncedStateWarning,
                 stacklevel=2,
             )
+        return {**self._state_around(self._table.state_dict()), "group": unsynced}
+
+    def _state_around(self, table: Mapping[str, Any]) -> dict[str, Any]:
         return {
             "format": _FORMAT,
             "version": _VERSION,
             "policy": describe(self.policy),
             "n": self.n,
-            "table": self._table.state_dict(),
+            "table": table,
             "timeline": self._timeline.state_dict(),
-            "group": unsynced,
         }
 
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:

@@ -31,19 +31,19 @@ class Guests(NamedTuple):
     scores: np.ndarray
 
 
-def moves(counts: np.ndarray, each: int, turn: int = 0) -> np.ndarray:
-    """How many picks each rank (row) gives to each other (column), so that as many as can be have `each`.
+def moves(counts: np.ndarray, targets: np.ndarray, turn: int = 0) -> np.ndarray:
+    """How many picks each rank (row) gives to each other (column), so that all have as many as they should.
 
-    >>> moves(np.array([5, 1, 3]), 3).tolist()
+    >>> moves(np.array([5, 1, 3]), np.array([3, 3, 3])).tolist()
     [[0, 2, 0], [0, 0, 0], [0, 0, 0]]
 
     Args:
         counts: Picks of each rank.
-        each: How many a rank should have.
+        targets: How many each should have at least; together no more than there are.
         turn: From which rank on it is looked for surplus; what does not go round stays with the last.
     """
     table = np.zeros((len(counts), len(counts)), dtype=np.int64)
-    surplus, wanted = np.maximum(counts - each, 0), np.maximum(each - counts, 0)
+    surplus, wanted = np.maximum(counts - targets, 0), np.maximum(targets - counts, 0)
     takers = [int(rank) for rank in np.flatnonzero(wanted)]
     for step in range(len(counts)):
         giver = (turn + step) % len(counts)

@@ -29,23 +29,31 @@ class ShardEpoch:
     Args:
         order: What this rank visits.
         each: How many samples a rank visits, repeating its first ones where it has fewer.
+        total: How many samples all ranks have, without repeats; some of them may not be visited.
         base: The position at which it starts: what was visited before it was dealt out anew.
         world: How many ranks there are.
         arrangement: Who put it in this order; None for one out of a checkpoint.
     """
 
     def __init__(
-        self, order: TwoLevelOrder, each: int, base: int = 0, world: int = 1, arrangement: Hashable | None = None
+        self,
+        order: TwoLevelOrder,
+        each: int,
+        total: int,
+        base: int = 0,
+        world: int = 1,
+        arrangement: Hashable | None = None,
     ) -> None:
         self.order = order
         self.each = each
+        self.total = total
         self.base = base
         self.world = world
         self.arrangement = arrangement
 
     def __len__(self) -> int:
         """Samples of the whole epoch, of all ranks."""
-        return self.base + self.each * self.world
+        return self.base + self.total
 
     def mine(self, position: int, count: int) -> np.ndarray:
         """This rank's next `count` samples from a position on."""
@@ -71,8 +79,8 @@ class ShardEpoch:
 
     def end(self, start: int, batch_size: int, drop_last: bool) -> int:
         """The position at which batches from `start` on end."""
-        left = len(self) - start
-        return start + left // batch_size * batch_size if drop_last else len(self)
+        last = self.base + self.each * self.world
+        return start + (last - start) // batch_size * batch_size if drop_last else last
 
     def visited(self, position: int) -> int:
         """How many samples this rank has visited at a position."""
@@ -85,6 +93,7 @@ class ShardEpoch:
             "selected": torch.from_numpy(self.order.own.words.view(np.int64)),
             "guests": torch.from_numpy(self.order.guests),
             "each": self.each,
+            "total": self.total,
             "base": self.base,
         }
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orderdp.errors import StateError
+from orderdp.sharded.table import ShardTable
 from orderdp.state import load_checkpoint, save_checkpoint
 
 if TYPE_CHECKING:
@@ -31,7 +32,9 @@ def save_parts(pruner: Pruner, folder: str | os.PathLike[str], *, dataset: str =
         The file of this rank.
     """
     _check_sharded(pruner)
-    state = pruner.state_dict()
+    table = pruner._table
+    assert isinstance(table, ShardTable)
+    state = pruner._state_around(table.state_dict(copy=False))
     about = state["timeline"]["shard"]
     Path(folder).mkdir(parents=True, exist_ok=True)
     path = Path(folder) / _NAME.format(rank=about["rank"], world=about["world_size"])
@@ -52,7 +55,7 @@ def load_parts(pruner: Pruner, folder: str | os.PathLike[str], *, dataset: str =
     _check_sharded(pruner)
     parts = []
     for path in _paths(Path(folder)):
-        part: dict[str, Any] = load_checkpoint(path)
+        part: dict[str, Any] = load_checkpoint(path, mmap=True)
         if set(part) != {"dataset", "pruner"}:
             raise StateError(f"{os.fspath(path)!r} is no part that save_parts has written. Use another checkpoint.")
         if part["dataset"] != dataset:

@@ -12,6 +12,7 @@ from orderdp.policy import Policy, describe
 from orderdp.sharded.drawing import Sharding
 from orderdp.sharded.epoch import OwnShare
 from orderdp.sharded.meeting import ShardMeeting
+from orderdp.sharded.ownership import share_of
 from orderdp.sharded.table import ShardTable
 from orderdp.team import Tally, Team, TeamOptions
 
@@ -74,6 +75,13 @@ class ShardTeam(Team):
         """How many samples each process trains on, of so many."""
         world = self._part.shard.world
         return -(-samples // world) if self._options.pad else samples // world
+
+    def targets(self, samples: int) -> np.ndarray:
+        """How many different samples each process must have at least, of so many."""
+        world = self._part.shard.world
+        if not self._options.pad:
+            return np.full(world, samples // world)
+        return np.array([share_of(samples, rank, world) for rank in range(world)])  # then each repeats one at most
 
     def _new_meeting(self, kept: int) -> ShardMeeting:
         return ShardMeeting(self._part, Setup(*self._setup), kept, self._fingerprint)

@@ -91,15 +91,15 @@ class ShardTimeline(Timeline):
         picks, base = self._picks(context, wires)
         selecting = wires.received
         counts = self._counts(picks, context, wires)
-        each = self._group.each(int(counts.sum()))
-        # Shares of a stratified draw differ by one sample at most, which is not worth a move.
-        table = moves(counts, each if self._gathers else int(counts.max()), turn=context.epoch)
-        picks, guests = dealt(picks, self._part.scores_of, table * self._gathers, rng, wires)
+        total = int(counts.sum())
+        table = moves(counts, self._group.targets(total), turn=context.epoch)
+        picks, guests = dealt(picks, self._part.scores_of, table, rng, wires)
         self._part.welcome(guests)
         self._undealt = None
-        self._common = digest(repr((int(counts.sum()), each)).encode())
+        self._common = digest(str(total).encode())
         self._group.drew(selecting, len(guests.samples), wires.received - selecting)
-        return ShardEpoch(TwoLevelOrder(picks, guests.samples, rng), each, base, shard.world, arrangement)
+        order = TwoLevelOrder(picks, guests.samples, rng)
+        return ShardEpoch(order, self._group.each(total), total, base, shard.world, arrangement)
 
     @property
     def _gathers(self) -> bool:
@@ -170,4 +170,4 @@ class ShardTimeline(Timeline):
         if state["kind"] == "undealt":
             return UndealtEpoch(own, int(state["left"]), int(state["base"]))
         order = TwoLevelOrder(own, state["guests"].numpy().copy(), order_streams(context, shard))
-        return ShardEpoch(order, int(state["each"]), int(state["base"]), shard.world)
+        return ShardEpoch(order, int(state["each"]), int(state["total"]), int(state["base"]), shard.world)
