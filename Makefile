@@ -8,7 +8,7 @@ BROWSER_READY := $(VENV)/.browser-ready
 VISION ?= .venv-vision
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-browser test-vision check bench clean
+.PHONY: help demo test test-browser test-vision check bench bench-scale clean
 
 help:             ## What there is to make
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1	/' | expand -t 20
@@ -32,6 +32,9 @@ check: $(READY)   ## Lints and checks types
 
 bench: $(READY)   ## Measures, as JSON lines: ratios of two things timed in the same run
 	$(BIN)/python -m benchmarks
+
+bench-scale: $(READY)  ## Draws at up to 10^9 samples, and on 64 simulated ranks; some minutes and 6 GB
+	$(BIN)/python -m benchmarks scale
 
 clean:            ## Removes the environment and all caches
 	rm -rf $(VENV) $(VISION) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

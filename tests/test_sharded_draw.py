@@ -104,10 +104,11 @@ def test_ranks_together_draw_what_one_process_with_all_scores_draws(
         assert all(shard.start <= sample < shard.stop for sample in part)
 
 
+@pytest.mark.parametrize("unseen", [0.1, 1.0], ids=["some unseen", "all tied"])
 @pytest.mark.parametrize("rule", RULES, ids=repr)
-def test_it_holds_with_blocks_of_full_size_too(rule: Any) -> None:
+def test_it_holds_with_blocks_of_full_size_too(rule: Any, unseen: float) -> None:
     n, policy = 200_001, OrderDP(exploration=0.8, exploitation=0.75, select=rule)
-    scores = scores_with_ties(n, 1000, 0.1, 3)
+    scores = scores_with_ties(n, 1000, unseen, 3)
     context = Context(n=n, epoch=2, seed=5, epochs=4)
     kept, _ = sharded_draw(policy, scores, 3, context)
     expected = policy.select(table_with(scores), context).indices

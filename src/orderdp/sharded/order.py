@@ -61,17 +61,13 @@ class TwoLevelOrder:
 
     def after(self, position: int) -> tuple[Bits, np.ndarray]:
         """What has not been visited at `position`: of this rank's samples, and of the guests, ascending."""
-        own, n_guests = self.own.copy(), len(self.guests)
-        visited_guests = [np.empty(0, dtype=np.int64)]
-        at = 0
-        while at < position:
-            stop = min(position, int(self._ends[np.searchsorted(self._ends, at, side="right")]))
-            visited = self.samples(at, stop)
-            is_guest = np.isin(visited, self.guests) if n_guests else np.zeros(len(visited), dtype=np.bool_)
-            own.remove(visited[~is_guest])
-            visited_guests.append(visited[is_guest])
-            at = stop
-        return own, np.setdiff1d(self.guests, np.concatenate(visited_guests))
+        own = self.own.copy()
+        whole = int(np.searchsorted(self._ends, position, side="right"))  # windows that have been visited to their end
+        own.words[self._words[: whole * WINDOW]] = 0
+        last = self.samples(int(self._ends[whole - 1]) if whole else 0, position)
+        is_guest = np.isin(last, self.guests)
+        own.remove(last[~is_guest])
+        return own, np.setdiff1d(self.guests, np.concatenate((*self._guests[:whole], last[is_guest])))
 
     def _n_own(self, window: int) -> int:
         return int(ones_in(self.own.words[self._words_of(window)]).sum())

@@ -167,6 +167,11 @@ class ShardTimeline(Timeline):
     def _restored_epoch(self, state: Mapping[str, Any], context: Context) -> ShardEpoch | UndealtEpoch:
         shard = self._part.shard
         own = Bits(shard.start, shard.stop, state["selected"].numpy().view(np.uint64).copy())
+        if own.words.shape != Bits(shard.start, shard.stop).words.shape:
+            raise StateError(
+                f"the checkpoint's draw must have a bit for each of the {shard.size} samples of rank {shard.rank}, it "
+                "has not. Use parts that were written to their end."
+            )
         if state["kind"] == "undealt":
             return UndealtEpoch(own, int(state["left"]), int(state["base"]))
         order = TwoLevelOrder(own, state["guests"].numpy().copy(), order_streams(context, shard))
