@@ -23,7 +23,7 @@ from orderdp.randomness import generator
 from orderdp.sharded.epoch import ShardEpoch
 
 _POLICY = OrderDP(exploration=0.8, exploitation=0.75)
-_CHUNK = 1 << 20
+_CHUNK = 1 << 16
 _VISITED = 5_000_000
 
 

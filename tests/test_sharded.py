@@ -128,7 +128,7 @@ def test_where_chance_deals_evenly_little_moves_and_all_of_it_is_counted() -> No
         assert report["moved_bytes"] == 12 * report["moved_picks"] + 8 * world
         assert report["selection_bytes"] <= 9 * 8 * 4096
         assert report["exchanged_bytes"] >= report["selection_bytes"] + report["moved_bytes"]
-        assert report["returned_bytes"] <= 13 * 2 * 200 + 8 * world * (world + 1)
+        assert report["returned_bytes"] <= 13 * 2 * 200 + 16 * world
         assert max(size for what, size in asked if what == "gather") < 500
 
 
@@ -147,10 +147,11 @@ def test_picks_and_losses_that_travel_take_a_few_bytes_each_even_if_all_hard_sam
     assert sorted(chain(*(first for first, *_ in ranks))) == list(range(240, 400))
     assert sum(report["moved_picks"] for _, report, *_ in ranks) == 40 + 40
     for _, report, _, asked in ranks:
-        picks, losses = (size for what, size in asked if what == "swap")
+        picks, counts, losses = (size for what, size in asked if what == "swap")
+        assert counts == 8 * world
         assert picks <= 12 * 60
         assert losses <= 13 * 40
-        assert report["returned_bytes"] <= 13 * 100 + 8 * world * (world + 1)
+        assert report["returned_bytes"] <= 13 * 100 + 16 * world
     scores = torch.cat([scores for *_, scores, _ in ranks])
     assert torch.allclose(scores[:240], torch.arange(240) / 10)
     assert torch.equal(scores[240:], skewed_losses(torch.arange(240, 400), 0))
@@ -381,3 +382,22 @@ def test_a_nan_on_one_rank_is_raised_by_all() -> None:
 
     for error in in_threads(2, work, kind=FullRank):
         assert isinstance(error, NonFiniteLossError)
+
+
+@pytest.mark.parametrize("broken", ["sum_all", "swap_all"])
+def test_a_rank_that_is_lost_in_the_middle_of_a_draw_is_an_error_that_names_the_epoch(broken: str) -> None:
+    class Lost(FullRank):
+        pass
+
+    def fail(self: FullRank, *arguments: Any) -> None:
+        raise RuntimeError("connection closed by peer")
+
+    def work(rank: FullRank) -> Any:
+        pruner = pruner_on(rank)
+        train_epoch(pruner)
+        setattr(Lost, broken, fail)
+        iter(pruner.sampler)
+
+    for error in in_threads(2, work, kind=Lost):
+        assert isinstance(error, GroupError)
+        assert re.search("has not heard from all others while epoch [01] was drawn: connection closed", str(error))

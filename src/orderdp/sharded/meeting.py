@@ -64,8 +64,9 @@ class ShardMeeting(Meeting):
         data = pack(changes.index, changes.columns["score"], changes.columns["usage"]).reshape(-1, 8 + _ROW)
         # Guests are in ascending order, so those of each owner lie together.
         parts = [part.reshape(-1) for part in np.split(data, np.cumsum(counts)[:-1])]
-        to_here = wires.gather(counts)[:, wires.rank]
-        index, columns = unpack(np.concatenate(wires.swap(parts, [(8 + _ROW) * int(c) for c in to_here])), _ROW)
+        told = wires.swap(list(counts.astype(np.int64).view(np.uint8).reshape(-1, 8)), [8] * wires.world)
+        to_here = [int(count.view(np.int64)[0]) for count in told]
+        index, columns = unpack(np.concatenate(wires.swap(parts, [(8 + _ROW) * count for count in to_here])), _ROW)
         rows = columns.reshape(-1, _ROW)
         scores = np.ascontiguousarray(rows[:, :4]).view(np.float32).reshape(-1)
         return Changes(index, {"score": scores, "usage": rows[:, 4].copy()})
