@@ -8,7 +8,7 @@ BROWSER_READY := $(VENV)/.browser-ready
 VISION ?= .venv-vision
 
 .DEFAULT_GOAL := help
-.PHONY: help demo results soak test test-browser test-vision check bench clean
+.PHONY: help demo results soak test test-browser test-vision check bench bench-scale clean
 
 help:             ## What there is to make
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1	/' | expand -t 20
@@ -38,6 +38,9 @@ results: $(READY) ## Fills in the tables of docs/results from the records there
 
 soak: $(READY)    ## Kills, restarts, slows down and feeds NaN to trainings for ten minutes
 	$(BIN)/python -m tools.soak $(ARGS)
+
+bench-scale: $(READY)  ## Draws at up to 10^9 samples, and on 64 simulated ranks; some minutes and 6 GB
+	$(BIN)/python -m benchmarks scale
 
 clean:            ## Removes the environment and all caches
 	rm -rf $(VENV) $(VISION) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

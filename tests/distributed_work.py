@@ -34,6 +34,7 @@ class CountedCollectives:
         "all_gather_object",
         "all_reduce",
         "all_to_all",
+        "all_to_all_single",
         "barrier",
         "broadcast",
         "broadcast_object_list",

@@ -34,14 +34,41 @@ class MemoryRank:
         return gathered
 
 
-def in_threads(world: int, work: Callable[[MemoryRank], Any], wait: float = WAIT) -> list[Any]:
+class FullRank(MemoryRank):
+    """A rank that can sum and swap too, as a process group can; it notes what it was asked to do."""
+
+    def __init__(self, *group: Any) -> None:
+        super().__init__(*group)
+        self.asked: list[tuple[str, int]] = []
+
+    def gather_all(self, values: torch.Tensor) -> list[torch.Tensor]:
+        self.asked.append(("gather", values.nbytes))
+        return super().gather_all(values)
+
+    def sum_all(self, values: torch.Tensor) -> torch.Tensor:
+        self.asked.append(("sum", values.nbytes))
+        return torch.stack(super().gather_all(values)).sum(dim=0)
+
+    def swap_all(self, parts: list[torch.Tensor], sizes: list[int]) -> list[torch.Tensor]:
+        self.asked.append(("swap", sum(part.nbytes for part in parts)))
+        self._slots[self.rank] = [part.clone() for part in parts]
+        self._barrier.wait()
+        received = [given[self.rank] for given in self._slots]
+        self._barrier.wait()
+        assert [len(part) for part in received] == sizes, "a swap needs to know what comes"
+        return received
+
+
+def in_threads(
+    world: int, work: Callable[[Any], Any], wait: float = WAIT, kind: type[MemoryRank] = MemoryRank
+) -> list[Any]:
     """What `work` returns on each rank; exceptions are returned, not raised."""
     slots, barrier = [None] * world, threading.Barrier(world, timeout=wait)
     results: list[Any] = [None] * world
 
     def run(rank: int) -> None:
         try:
-            results[rank] = work(MemoryRank(rank, world, slots, barrier))
+            results[rank] = work(kind(rank, world, slots, barrier))
         except Exception as error:
             results[rank] = error
 
@@ -84,7 +111,7 @@ def in_processes(
     folder.mkdir(parents=True, exist_ok=True)
     # The server imports torch once; ranks are forked from it, and it has no group, no threads and no data.
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.distributed_work", "tests.ddp_work"])
+    context.set_forkserver_preload(["tests.distributed_work", "tests.ddp_work", "tests.sharded_work"])
     processes = [
         context.Process(target=_process, args=(rank, world, folder, work, arguments, group_timeout), daemon=True)
         for rank in range(world)

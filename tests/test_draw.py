@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import combinations, permutations
+from itertools import combinations, permutations, product
 from math import comb, factorial, sqrt
 
 import numpy as np
@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orderdp import OrderDP
+from orderdp import OrderDP, populations
 from orderdp import draw as kernels
-from orderdp.errors import ConfigError
 from orderdp.testing import global_generators_untouched
 from tests.support import draw, streams, table_with
 
@@ -276,6 +275,25 @@ def test_hashes_of_different_indices_never_collide() -> None:
     assert len(np.unique(hashes)) == 200_000
 
 
-def test_more_samples_than_one_process_can_draw_from_are_refused() -> None:
-    with pytest.raises(ConfigError, match="at most 999,999,999 samples"):
-        kernels._counts(10**9, 10, np.random.default_rng(0))
+def test_pools_of_more_samples_than_numpy_can_count_are_exact() -> None:
+    n, s = 3 * 10**9, 2 * 10**9
+    counts = kernels._counts(n, s, np.random.default_rng(0))
+    assert counts.sum() == s
+    assert counts.min() >= 0
+    assert counts.max() <= kernels.BLOCK
+    assert counts[-1] <= n % kernels.BLOCK
+
+
+@pytest.mark.parametrize(("widths", "s"), [([3, 3, 2], 4), ([5, 1, 2], 7), ([4, 4], 1), ([2, 6], 8)])
+def test_counts_of_large_populations_have_the_distribution_of_enumeration(widths: list[int], s: int) -> None:
+    total, draws, found = comb(sum(widths), s), 20_000, {}
+    chances = {
+        counts: np.prod([comb(width, count) for width, count in zip(widths, counts, strict=True)]) / total
+        for counts in product(*(range(width + 1) for width in widths))
+        if sum(counts) == s
+    }
+    rng = np.random.default_rng(5)
+    for _ in range(draws):
+        counts = tuple(populations._tossed(np.array(widths), s, rng).tolist())
+        found[counts] = found.get(counts, 0) + 1
+    assert_frequencies(found, chances, draws)

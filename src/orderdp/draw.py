@@ -15,15 +15,22 @@ from typing import Protocol
 
 import numpy as np
 
-from orderdp.errors import ConfigError
+from orderdp.populations import counts_by_block
 
-__all__ = ["BLOCK", "fair_hash", "pool_mask", "pool_scores", "top_of_part", "top_of_pool", "visiting_order"]
+__all__ = [
+    "BLOCK",
+    "Streams",
+    "fair_hash",
+    "pool_choices",
+    "pool_mask",
+    "pool_scores",
+    "top_of_part",
+    "top_of_pool",
+    "visiting_order",
+]
 
 #: Samples in a block. Changing it changes which samples a seed draws.
 BLOCK = 1 << 16
-
-# numpy's hypergeometric sampler refuses larger populations.
-_MOST_SAMPLES = 10**9 - 1
 
 # Up to so many indices, which the processor's cache holds, a shuffle is faster than a sort.
 _SHUFFLE = 1 << 20
@@ -49,7 +56,7 @@ def pool_mask(n: int, s: int, rng: Streams) -> np.ndarray:
     6
     """
     mask = np.ones(n, dtype=np.bool_)
-    for start, stop, chosen, are_in in _choices(n, s, rng):
+    for start, stop, chosen, are_in in pool_choices(n, s, rng):
         mask[start:stop] = not are_in
         mask[start:stop][chosen] = are_in
     return mask
@@ -62,7 +69,7 @@ def pool_scores(scores: np.ndarray, s: int, rng: Streams) -> np.ndarray:
     """
     pooled: np.ndarray = scores.copy()
     outside = np.float32(-np.inf)
-    for start, stop, chosen, are_in in _choices(len(scores), s, rng):
+    for start, stop, chosen, are_in in pool_choices(len(scores), s, rng):
         block = pooled[start:stop]
         if are_in:
             block[:] = outside
@@ -141,12 +148,29 @@ def _blocks(n: int) -> Iterator[tuple[int, int]]:
     return ((start, min(start + BLOCK, n)) for start in range(0, n, BLOCK))
 
 
-def _choices(n: int, s: int, rng: Streams) -> Iterator[tuple[int, int, np.ndarray, bool]]:
-    """For each block, which of its samples are in the pool; or which are not, where those are fewer."""
+def pool_choices(
+    n: int, s: int, rng: Streams, first: int = 0, last: int | None = None
+) -> Iterator[tuple[int, int, np.ndarray, bool]]:
+    """For each block, which of its samples are in the pool; or which are not, where those are fewer.
+
+    Nothing where all are in it. Whoever holds a part of the samples asks for the blocks that have some of them.
+
+    Args:
+        n: Number of samples.
+        s: Size of the pool.
+        rng: The draw's streams.
+        first: The first block.
+        last: The block to stop before; None for all.
+
+    Yields:
+        start, stop: which samples the block has. chosen: places in it. are_in: whether those are in the pool.
+    """
     if s == n:
         return
     counts = _counts(n, s, rng("pool")) if n > BLOCK else [s]
-    for block, (start, stop) in enumerate(_blocks(n)):
+    last = len(counts) if last is None else last
+    for block in range(first, last):
+        start, stop = block * BLOCK, min((block + 1) * BLOCK, n)
         width, count = stop - start, int(counts[block])
         are_in = 2 * count <= width  # a choice costs by the number chosen
         size = count if are_in else width - count
@@ -155,13 +179,9 @@ def _choices(n: int, s: int, rng: Streams) -> Iterator[tuple[int, int, np.ndarra
 
 def _counts(n: int, s: int, rng: np.random.Generator) -> np.ndarray:
     """How many of each block are in the pool."""
-    if n > _MOST_SAMPLES:
-        raise ConfigError(
-            f"one process can draw from at most {_MOST_SAMPLES:,} samples, got {n:,}. "
-            "Split the data set over several pruners."
-        )
-    widths = np.array([stop - start for start, stop in _blocks(n)], dtype=np.int64)
-    return rng.multivariate_hypergeometric(widths, s, method="marginals")
+    widths = np.full(-(-n // BLOCK), BLOCK, dtype=np.int64)
+    widths[-1] = n - BLOCK * (len(widths) - 1)
+    return counts_by_block(widths, s, rng)
 
 
 def _keep_smallest_hashes(marked: np.ndarray, count: int, key: int) -> None:

@@ -25,6 +25,7 @@ from orderdp.checks import (
 from orderdp.errors import ConfigError, StateError, UnknownSizeError, UnsyncedStateWarning
 from orderdp.filtering import FilteredSampler
 from orderdp.loading import Indexed, IndexedCollate, length_of, without_own_order
+from orderdp.naming import checked_name
 from orderdp.planning import Split, check_batch_size, is_count, steps_within
 from orderdp.policy import Policy, Selection, describe
 from orderdp.sampling import PrunedBatchSampler, PrunedSampler, check_length
@@ -87,6 +88,10 @@ class Pruner:
         process_group: The processes that share the data, where that is not all of them.
         pad: Whether shares are filled up with up to ``world_size - 1`` repeats; otherwise as many samples are left out.
         on_nan: "warn" or "raise", once an epoch, when losses were NaN or infinite.
+        table: "replicated", every process remembers all samples; or "sharded", each those that it holds, for data
+            sets too large for that. For `OrderDP` with ``every="epoch"``.
+        sharding: How a sharded table is drawn from: "exact", what one process with all scores would draw; or
+            "stratified", each process its share from its own samples, without exchanging anything for it.
     """
 
     def __init__(
@@ -101,6 +106,8 @@ class Pruner:
         process_group: Any = None,
         pad: bool = False,
         on_nan: Literal["warn", "raise"] = "warn",
+        table: Literal["replicated", "sharded"] = "replicated",
+        sharding: Literal["exact", "stratified"] = "exact",
     ) -> None:
         self.n = length_of(dataset_or_length)
         self.policy = checked_policy(policy)
@@ -109,17 +116,24 @@ class Pruner:
             raise ConfigError(f'on_nan must be "warn" or "raise", got {on_nan!r}.')
         self._remember = getattr(policy, "remember", None)
         self._arguments = feedback_arguments(self._remember)
-        self._table = ScoreTable(self.n, getattr(policy, "columns", ()))
         self._table_is_home = False  # whether it has moved to the device of the losses
-        self._timeline = Timeline(
-            self.policy,
-            self._table,
-            seed=checked_seed(seed),
-            epochs=self.epochs,
-            labels=checked_labels(labels, self.n),
-            raise_on_nan=on_nan == "raise",
-            options=TeamOptions(checked_group(process_group), bool(shard), bool(pad)),
-        )
+        given: dict[str, Any] = {
+            "seed": checked_seed(seed),
+            "epochs": self.epochs,
+            "labels": checked_labels(labels, self.n),
+            "raise_on_nan": on_nan == "raise",
+            "options": TeamOptions(checked_group(process_group), bool(shard), bool(pad)),
+        }
+        self._table: ScoreTable
+        self._timeline: Timeline
+        self.table = checked_name(table, ("replicated", "sharded"), "table")
+        if self.table == "sharded":
+            from orderdp.sharded.assembly import assembled
+
+            self._table, self._timeline = assembled(self.policy, self.n, sharding, **given)
+        else:
+            self._table = ScoreTable(self.n, getattr(policy, "columns", ()))
+            self._timeline = Timeline(self.policy, self._table, **given)
         self.shard = bool(shard)
         self._pad = bool(pad)
         self._warned_unsynced = False
@@ -360,13 +374,18 @@ class Pruner:
     # -- reading ---------------------------------------------------------------------------------------------
 
     @property
+    def owned(self) -> range:
+        """The samples whose scores this process holds: all, but with ``table="sharded"``."""
+        return range(self._table.first, self._table.first + self._table.size)
+
+    @property
     def scores(self) -> torch.Tensor:
-        """The score of every sample, a copy on the CPU; infinite for those nobody has seen."""
+        """The score of every sample that is `owned`, a copy on the CPU; infinite for those nobody has seen."""
         return torch.tensor(self._table["score"])
 
     @property
     def usage(self) -> torch.Tensor:
-        """How often every sample was trained on, a copy on the CPU."""
+        """How often every sample that is `owned` was trained on, a copy on the CPU."""
         return torch.tensor(self._table["usage"], dtype=torch.int64)
 
     @property
@@ -391,7 +410,7 @@ class Pruner:
             raise ConfigError(f"k must be a whole number of samples, at least 0, got {k!r}.")
         scores = self.scores
         seen = scores.isfinite()
-        return torch.where(seen, scores, -torch.inf).topk(min(int(k), int(seen.sum()))).indices
+        return torch.where(seen, scores, -torch.inf).topk(min(int(k), int(seen.sum()))).indices + self._table.first
 
     def report(self) -> dict[str, float]:
         """What has been saved so far, as flat numbers.
@@ -405,11 +424,13 @@ class Pruner:
             nonfinite: losses that were NaN or infinite.
             repeated: samples trained on twice in an epoch because shares were padded. exchanged_bytes: what came in
             when the processes last met. Between their meetings a process knows its own feedback only.
+
+            With ``table="sharded"`` coverage is that of the samples this process holds and there is no staleness, but:
+            selection_bytes: what came in for the last selection. moved_picks, moved_bytes: samples that came here to
+            be trained on, and what came in for them. returned_bytes: losses of such samples, sent and received.
         """
         clock = self._timeline.clock
         kept, full = clock.kept, clock.epochs_done * self.n
-        seen = self._table["seen"]
-        seen = seen[seen >= 0]
         return {
             "epoch": self.epoch,
             "samples": self.n,
@@ -418,11 +439,10 @@ class Pruner:
             "nominal_saved": self._nominal_saved(),
             "saved": 1 - kept / full if full else 0.0,
             **self._timeline.weights_used,
-            "coverage": float((self._table["usage"] > 0).mean()),
-            "staleness": float(self.epoch - seen.mean()) if len(seen) else 0.0,
+            **self._table.summary(self.epoch),
             "nonfinite": self._timeline.nonfinite + self._table.strays()[0],
             "repeated": self._timeline.repeated,
-            "exchanged_bytes": self._timeline.team.exchanged_bytes,
+            **self._timeline.team.traffic,
         }
 
     def _nominal_saved(self) -> float:
@@ -445,14 +465,16 @@ class Pruner:
                 UnsyncedStateWarning,
                 stacklevel=2,
             )
+        return {**self._state_around(self._table.state_dict()), "group": unsynced}
+
+    def _state_around(self, table: Mapping[str, Any]) -> dict[str, Any]:
         return {
             "format": _FORMAT,
             "version": _VERSION,
             "policy": describe(self.policy),
             "n": self.n,
-            "table": self._table.state_dict(),
+            "table": table,
             "timeline": self._timeline.state_dict(),
-            "group": unsynced,
         }
 
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
@@ -490,19 +512,7 @@ class Pruner:
         in_parts = isinstance(state, list | tuple) and all(isinstance(part, Mapping) for part in state) and state
         for part in state if in_parts else [state]:
             self._check_origin(part)
-        if in_parts:
-            from orderdp.distributed.parts import joined
-
-            state = joined(state, self._table.declared)
-        group = state.get("group")
-        if group is not None:
-            raise StateError(
-                f"the checkpoint was written by rank {group['rank']} of {group['world_size']} without sync(): it lacks "
-                "what the others had learnt. Call pruner.sync() on all ranks before state_dict(), or load the parts of "
-                "all ranks together: load_state_dict([part_0, part_1, ...])."
-            )
-        whole: Mapping[str, Any] = state
-        return whole
+        return self._timeline.whole(state)
 
     def _check_origin(self, state: Mapping[str, Any]) -> None:
         if not isinstance(state, Mapping) or state.get("format") != _FORMAT:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import torch
 from torch.utils.data import Sampler
 
-from orderdp.epochs import Epoch, FixedEpoch
+from orderdp.epochs import Epoch
 from orderdp.errors import ConfigError, DatasetError, StateError
 from orderdp.planning import batches_in, check_batch_size
 
@@ -195,7 +195,7 @@ class PrunedSampler(Sampler[int]):
                 'every="batch" chooses batch by batch, so it must know the batches; a sampler of single indices '
                 "does not. Use pruner.loader(...) or pruner.batch_sampler(...)."
             )
-        return FixedEpoch(self._timeline.select().indices, arrangement=self.arrangement)
+        return self._timeline.as_drawn(self.arrangement)
 
     def end(self, epoch: Epoch, start: int) -> int:
         """All of it."""

@@ -54,11 +54,20 @@ class ScoreTable:
     Args:
         n: Number of samples.
         columns: What else to remember.
+
+    Attributes:
+        first: The first sample it has a row for; 0 but in a part of a table.
+        size: For how many it has one; all of them but in a part.
     """
 
+    built_in: tuple[Column, ...] = _BUILT_IN
+
     def __init__(self, n: int, columns: Iterable[Column] = ()) -> None:
-        self.n = n
-        self.declared: dict[str, Column] = {column.name: column for column in _BUILT_IN}
+        self._set_up(n, range(n), 0, columns)
+
+    def _set_up(self, n: int, held: range, spare: int, columns: Iterable[Column]) -> None:
+        self.n, self.first, self.size = n, held.start, len(held)
+        self.declared: dict[str, Column] = {column.name: column for column in self.built_in}
         for column in columns:
             if column.name in self.declared and column != self.declared[column.name]:
                 raise ConfigError(
@@ -69,7 +78,7 @@ class ScoreTable:
         # One row more than there are samples: feedback with an impossible index goes there, because finding out
         # whether there is any would mean waiting for the device.
         self._columns = {
-            name: torch.full((n + 1,), column.initial, dtype=_torch_dtype(column.dtype))
+            name: torch.full((self.size + spare + 1,), column.initial, dtype=_torch_dtype(column.dtype))
             for name, column in self.declared.items()
         }
         self.device = torch.device("cpu")
@@ -97,7 +106,7 @@ class ScoreTable:
 
     def __getitem__(self, name: str) -> np.ndarray:
         """The column called `name`, read-only, on the host; without a copy where the table is there already."""
-        values: np.ndarray = self.column(name)[: self.n].cpu().numpy()
+        values: np.ndarray = self.column(name)[: self.size].cpu().numpy()
         values.flags.writeable = False
         return values
 
@@ -155,7 +164,8 @@ class ScoreTable:
         if trained:
             self._count(index, epoch)
         else:
-            self.column("seen").index_fill_(0, index, epoch)
+            self.settle()
+            self._stamp(index, epoch)
 
     def _checked(self, index: torch.Tensor) -> torch.Tensor:
         """The index on the table's device, with every entry pointing at some row."""
@@ -216,7 +226,11 @@ class ScoreTable:
         self._unsettled = []
         usage = self._columns["usage"]
         usage.index_add_(0, index, torch.ones(len(index), dtype=usage.dtype, device=usage.device))
-        self._columns["seen"].index_fill_(0, index, self._unsettled_epoch)
+        self._stamp(index, self._unsettled_epoch)
+
+    def _stamp(self, rows: torch.Tensor, epoch: int) -> None:
+        """Writes when they were seen."""
+        self._columns["seen"].index_fill_(0, rows, epoch)
 
     def put(self, index: np.ndarray, columns: Mapping[str, np.ndarray]) -> None:
         """Replaces some rows by values that were worked out elsewhere."""
@@ -229,6 +243,15 @@ class ScoreTable:
             column.index_copy_(0, where, new.to(column.dtype))
 
     # -- once an epoch ---------------------------------------------------------------------------------------
+
+    def summary(self, epoch: int) -> dict[str, float]:
+        """The share of samples trained on at least once, and the mean age of the seen ones' scores, in epochs."""
+        seen = self["seen"]
+        seen = seen[seen >= 0]
+        return {
+            "coverage": float((self["usage"] > 0).mean()),
+            "staleness": float(epoch - seen.mean()) if len(seen) else 0.0,
+        }
 
     def strays(self) -> tuple[int, int]:
         """How many losses were not finite and how many indices impossible. Waits for the device."""
@@ -275,10 +298,10 @@ class ScoreTable:
             )
         for name, values in columns.items():
             wanted = self._columns[name]
-            if not isinstance(values, torch.Tensor) or values.shape != (self.n,):
+            if not isinstance(values, torch.Tensor) or values.shape != (self.size,):
                 came = tuple(values.shape) if isinstance(values, torch.Tensor) else type(values).__name__
                 raise StateError(
-                    f"column {name!r} of the checkpoint must hold {self.n} values, got {came}. "
+                    f"column {name!r} of the checkpoint must hold {self.size} values, got {came}. "
                     "Use a checkpoint of this data set that was written to its end."
                 )
             if values.is_floating_point() != wanted.is_floating_point() or values.isnan().any():

@@ -38,18 +38,19 @@ def save_checkpoint(path: str | os.PathLike[str], state: Mapping[str, Any]) -> N
         temporary.unlink(missing_ok=True)
 
 
-def load_checkpoint(path: str | os.PathLike[str], map_location: Any = "cpu") -> dict[str, Any]:
+def load_checkpoint(path: str | os.PathLike[str], map_location: Any = "cpu", *, mmap: bool = False) -> dict[str, Any]:
     """Reads what `save_checkpoint` wrote; only tensors and plain values, never code.
 
     Args:
         path: Where from.
         map_location: Where tensors go, as in `torch.load`.
+        mmap: Whether tensors stay in the file until they are looked at.
     """
     if not Path(path).exists():
         raise StateError(f"there is no checkpoint at {os.fspath(path)!r}.")
     try:
-        state = torch.load(path, map_location=map_location, weights_only=True)
-    except (RuntimeError, EOFError, pickle.UnpicklingError, zipfile.BadZipFile, ValueError, KeyError) as error:
+        state = torch.load(path, map_location=map_location, weights_only=True, mmap=mmap)
+    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError, zipfile.BadZipFile, ValueError, KeyError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise StateError(
             f"{os.fspath(path)!r} is no checkpoint that can be read ({reason}). It is damaged, was not written to "

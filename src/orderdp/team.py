@@ -151,12 +151,15 @@ class Team:
         if exchange is None:
             return None
         if self._meeting is None:
-            from orderdp.distributed.meeting import Meeting, Setup
-
-            self._meeting = Meeting(self._table, Setup(*self._setup), kept, as_it_is=self._restored)
+            self._meeting = self._new_meeting(kept)
             self.tally.fed = 0  # it is among those kept
         self._meeting.exchange = exchange
         return self._meeting
+
+    def _new_meeting(self, kept: int) -> Meeting:
+        from orderdp.distributed.meeting import Meeting, Setup
+
+        return Meeting(self._table, Setup(*self._setup), kept, as_it_is=self._restored)
 
     def restored(self, kept: int) -> None:
         """The table was loaded, here and everywhere."""
@@ -171,3 +174,8 @@ class Team:
     def exchanged_bytes(self) -> int:
         """What came in at the last meeting."""
         return 0 if self._meeting is None else self._meeting.exchanged_bytes
+
+    @property
+    def traffic(self) -> dict[str, float]:
+        """What came in, for reports."""
+        return {"exchanged_bytes": self.exchanged_bytes}

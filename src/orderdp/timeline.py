@@ -7,7 +7,7 @@ that, whoever starts again starts the next epoch.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +52,7 @@ class Timeline:
         labels: One class for each sample, or None.
         raise_on_nan: Whether losses that are not finite are an error.
         options: How it works together with other processes.
+        team: Those processes, where it is not the usual way.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Timeline:
         labels: np.ndarray | None = None,
         raise_on_nan: bool = False,
         options: TeamOptions | None = None,
+        team: Team | None = None,
     ) -> None:
         self.n = table.n
         self.seed = seed
@@ -82,7 +84,7 @@ class Timeline:
         self._rewound = False  # whether somebody else skips what has been trained on of the open epoch
         self._warned_idle = False
         self._said_what_is_real = False
-        self.team = Team(policy, table, epochs, labels, raise_on_nan, options or TeamOptions())
+        self.team = team or Team(policy, table, epochs, labels, raise_on_nan, options or TeamOptions())
         self._share: Share | None = None  # of the open epoch, for this process
         self._world = 1  # how many processes go through the open epoch
         self._repeated_before = 0
@@ -295,6 +297,10 @@ class Timeline:
             context = replace(context, epoch=self._epochs - 1, seed=key64(self.seed, "one more"))
         return self._policy.select(self._table, context)
 
+    def as_drawn(self, arrangement: Hashable) -> Epoch:
+        """The current epoch in the order in which it was drawn."""
+        return FixedEpoch(self.select().indices, arrangement=arrangement)
+
     def _say_what_is_real(self, kept: int) -> None:
         """Once: that a policy leaves out another share than it was asked to. In the first epoch nothing is known."""
         nominal = self.nominal_ratio(self.clock.epoch)
@@ -371,6 +377,28 @@ class Timeline:
             "selection": None if drawn is None else selection_state(drawn),
             "epoch": None if self._epoch is None else self._epoch.state_dict(),
         }
+
+    def whole(self, state: Any) -> Mapping[str, Any]:
+        """One state of a pruner, out of one or out of the parts of all processes, each of the right kind."""
+        parts = state if isinstance(state, list | tuple) else [state]
+        if any("shard" in part["timeline"] for part in parts):
+            raise StateError(
+                'the checkpoint is of a sharded table. Load it into Pruner(..., table="sharded"), at any number of '
+                "processes."
+            )
+        if isinstance(state, list | tuple):
+            from orderdp.distributed.parts import joined
+
+            state = joined(state, self._table.declared)
+        group = state.get("group")
+        if group is not None:
+            raise StateError(
+                f"the checkpoint was written by rank {group['rank']} of {group['world_size']} without sync(): it lacks "
+                "what the others had learnt. Call pruner.sync() on all ranks before state_dict(), or load the parts of "
+                "all ranks together: load_state_dict([part_0, part_1, ...])."
+            )
+        whole: Mapping[str, Any] = state
+        return whole
 
     def restorer(self, state: Mapping[str, Any]) -> Callable[[], None]:
         """Reads and checks `state` and returns what puts it in place, so that nothing is half restored."""

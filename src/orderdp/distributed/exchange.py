@@ -49,6 +49,19 @@ class ProcessGroupExchange:
         dist.all_gather(parts, values, group=self._group)
         return [part.cpu() for part in parts]
 
+    def sum_all(self, values: torch.Tensor) -> torch.Tensor:
+        """The sum of what every rank handed in, on the CPU."""
+        total = values.to(self._device, copy=True)
+        dist.all_reduce(total, group=self._group)
+        return total.cpu()
+
+    def swap_all(self, parts: list[torch.Tensor], sizes: list[int]) -> list[torch.Tensor]:
+        """Hands a part to each rank and gives back what each has for this one, `sizes` long, on the CPU."""
+        given = torch.cat(parts).to(self._device)
+        received = torch.empty(sum(sizes), dtype=given.dtype, device=self._device)
+        dist.all_to_all_single(received, given, sizes, [len(part) for part in parts], group=self._group)
+        return list(torch.split(received.cpu(), sizes))
+
 
 def find_exchange(process_group: Any) -> Exchange | None:
     """The group that is in use at this moment; None where there is none or it has one process."""

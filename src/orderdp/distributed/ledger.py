@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from orderdp.distributed.header import digest
 from orderdp.policy import Column
 from orderdp.scores import ScoreTable
 
-__all__ = ["Changes", "Ledger", "merged", "wire_dtype"]
+__all__ = ["Agreements", "Changes", "Ledger", "merged", "wire_dtype"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +51,47 @@ class Changes:
 
     def _parts(self) -> list[np.ndarray]:
         return [self.index, *self.columns.values()]
+
+
+class Agreements(Protocol):
+    """What a meeting must know about what was agreed on; `Ledger` says what each does."""
+
+    @property
+    def counters(self) -> tuple[int, int, int]:
+        """What was counted."""
+        ...
+
+    def changes(self) -> Changes:
+        """What the others do not know."""
+        ...
+
+    def agreed(self, name: str) -> np.ndarray:
+        """A column as it was agreed on."""
+        ...
+
+    def before(self, index: np.ndarray) -> dict[str, np.ndarray]:
+        """Rows as they were agreed on."""
+        ...
+
+    def counted(self) -> tuple[int, int, int]:
+        """What was counted since."""
+        ...
+
+    def settle(self, parts: Sequence[Changes], counted: Sequence[Sequence[int]]) -> None:
+        """Takes over what others have changed and counted."""
+        ...
+
+    def note_counters(self) -> None:
+        """The counters are the same everywhere."""
+        ...
+
+    def fingerprint(self) -> int:
+        """What this started from, until that has been compared."""
+        ...
+
+    def compared(self) -> None:
+        """All started from the same."""
+        ...
 
 
 class Ledger:

@@ -16,7 +16,7 @@ import torch
 
 from orderdp.distributed.exchange import Exchange
 from orderdp.distributed.header import ITER, SYNC, Header, differences, digest
-from orderdp.distributed.ledger import Changes, Ledger
+from orderdp.distributed.ledger import Agreements, Changes, Ledger
 from orderdp.distributed.places import check_places, check_sharding
 from orderdp.errors import GroupError
 from orderdp.scores import ScoreTable
@@ -77,16 +77,19 @@ class Meeting:
         setup: What must be the same everywhere.
         kept: How many samples all ranks have trained on until now.
         as_it_is: Whether the table came out of a checkpoint, the same for all.
+        ledger: What has been agreed on; by default all of the table.
     """
 
-    def __init__(self, table: ScoreTable, setup: Setup, kept: int, as_it_is: bool) -> None:
+    def __init__(
+        self, table: ScoreTable, setup: Setup, kept: int, as_it_is: bool, ledger: Agreements | None = None
+    ) -> None:
         self.exchange: Exchange | None = None
         self.exchanged_bytes = 0
         self.drawing = False  # whether, by the last decision, samples are put in order
         self._table = table
         self._setup = setup
         self._kept = kept
-        self._ledger = Ledger(table, as_it_is)
+        self._ledger: Agreements = Ledger(table, as_it_is) if ledger is None else ledger
         columns = repr(sorted(table.declared.items())).encode()
         self._policy = digest(setup.policy.encode(), columns)
         labels = setup.labels

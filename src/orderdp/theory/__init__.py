@@ -16,6 +16,7 @@ from orderdp.theory.coverage import Coverage, coverage
 from orderdp.theory.plan import Plan, plan
 from orderdp.theory.risk import horvitz_thompson, surrogate_loss, surrogate_weights
 from orderdp.theory.rules import Bottom, Mixed, RankRule, Top, Trimmed, Window
+from orderdp.theory.strata import stratified_weights, stratum_sizes
 from orderdp.theory.weights import limit_weights, weights, weights_at
 
 __all__ = [
@@ -36,6 +37,8 @@ __all__ = [
     "horvitz_thompson",
     "limit_weights",
     "plan",
+    "stratified_weights",
+    "stratum_sizes",
     "surrogate_loss",
     "surrogate_weights",
     "weights",

@@ -1,0 +1,105 @@
+"""Wires: what ranks of a sharded table say to each other, with every byte counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+from orderdp.distributed.exchange import Exchange
+from orderdp.errors import GroupError
+
+__all__ = ["Wires"]
+
+_Result = TypeVar("_Result")
+
+
+class Wires:
+    """The way to the other ranks; without any it gives back what it is given.
+
+    Args:
+        exchange: The group; None for one process.
+        epoch: What is going on, for messages.
+
+    Attributes:
+        sent: Bytes handed in so far.
+        received: Bytes that came back.
+    """
+
+    def __init__(self, exchange: Exchange | None = None, epoch: int = 0) -> None:
+        self.rank = 0 if exchange is None else exchange.rank
+        self.world = 1 if exchange is None else exchange.world
+        self.sent = self.received = 0
+        self._exchange = exchange
+        self._epoch = epoch
+
+    def sum(self, values: np.ndarray) -> np.ndarray:
+        """The sums over all ranks of equally long int64 arrays."""
+        exchange = self._exchange
+        if exchange is None:
+            return values
+        mine = torch.from_numpy(values)
+        reduce: Callable[[torch.Tensor], torch.Tensor] | None = getattr(exchange, "sum_all", None)
+        if reduce is None:
+            return np.asarray(self.gather(values).sum(axis=0))
+        total = self._asked(lambda: reduce(mine))
+        self._count(values.nbytes, values.nbytes)
+        summed: np.ndarray = total.numpy()
+        return summed
+
+    def gather(self, values: np.ndarray) -> np.ndarray:
+        """What every rank handed in, a row each; equally long int64 arrays."""
+        exchange = self._exchange
+        if exchange is None:
+            return values[None]
+        parts = self._asked(lambda: exchange.gather_all(torch.from_numpy(values)))
+        self._count(values.nbytes, sum(part.nbytes for part in parts))
+        return np.stack([part.numpy() for part in parts])
+
+    def swap(self, parts: Sequence[np.ndarray], sizes: Sequence[int]) -> list[np.ndarray]:
+        """Sends bytes to each rank and gives back what each has sent here.
+
+        Args:
+            parts: uint8, one for each rank.
+            sizes: How many bytes each rank sends here.
+        """
+        exchange = self._exchange
+        if exchange is None:
+            return list(parts)
+        given = [torch.from_numpy(np.ascontiguousarray(part)) for part in parts]
+        swap: Any = getattr(exchange, "swap_all", None) or _swap_by_gathering(exchange)
+        received: list[torch.Tensor] = self._asked(lambda: swap(given, list(sizes)))
+        self._count(sum(part.nbytes for part in given), sum(part.nbytes for part in received))
+        return [part.numpy() for part in received]
+
+    def _count(self, sent: int, received: int) -> None:
+        self.sent += sent
+        self.received += received
+
+    def _asked(self, ask: Callable[[], _Result]) -> _Result:
+        try:
+            return ask()
+        except RuntimeError as error:
+            raise GroupError(
+                f"rank {self.rank} of {self.world} has not heard from all others while epoch {self._epoch} was drawn: "
+                f"{error}. Another process has failed, or does not call iter(loader) or sync() where this one does."
+            ) from error
+
+
+def _swap_by_gathering(exchange: Exchange) -> Callable[[list[torch.Tensor], list[int]], list[torch.Tensor]]:
+    """A swap for groups that can only gather: everybody gets everything, filled up, and cuts out what is theirs."""
+
+    def swap(parts: list[torch.Tensor], sizes: list[int]) -> list[torch.Tensor]:
+        lengths = torch.tensor([len(part) for part in parts])
+        by_rank = exchange.gather_all(lengths)
+        most = max(int(row.sum()) for row in by_rank)
+        mine = torch.zeros(most, dtype=torch.uint8)
+        together = torch.cat(parts)
+        mine[: len(together)] = together
+        gathered = exchange.gather_all(mine) if most else [mine] * exchange.world
+        starts = [int(row[: exchange.rank].sum()) for row in by_rank]
+        return [part[at : at + size] for part, at, size in zip(gathered, starts, sizes, strict=True)]
+
+    return swap
