@@ -18,10 +18,10 @@ from orderdp.workbench.optimisers import build_optimiser
 from orderdp.workbench.resnet import resnet18, resnet50
 
 
-@pytest.mark.parametrize("name", ["mlp", "cnn", "resnet18"])
+@pytest.mark.parametrize("name", ["mlp", "cnn", "vit", "resnet18"])
 @pytest.mark.parametrize("shape", [(1, 8, 8), (1, 28, 28), (3, 32, 32)])
 def test_a_model_maps_images_to_logits(name: str, shape: tuple[int, ...]) -> None:
-    model = build_model(name, shape=shape, classes=7, seed=0, width=4)
+    model = build_model(name, shape=shape, classes=7, seed=0, width=16)
     assert model(torch.randn(3, *shape, generator=torch.Generator().manual_seed(0))).shape == (3, 7)
 
 
