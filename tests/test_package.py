@@ -32,6 +32,7 @@ def test_the_public_names_are_these_and_all_of_them_exist() -> None:
         "Selection",
         "__version__",
         "coresets",
+        "diagnostics",
         "errors",
         "last_layer_gradient_norm",
         "load_checkpoint",

@@ -26,7 +26,7 @@ from orderdp.errors import ConfigError, StateError, UnknownSizeError, UnsyncedSt
 from orderdp.filtering import FilteredSampler
 from orderdp.loading import Indexed, IndexedCollate, length_of, without_own_order
 from orderdp.planning import Split, check_batch_size, is_count, steps_within
-from orderdp.policy import Policy, describe
+from orderdp.policy import Policy, Selection, describe
 from orderdp.sampling import PrunedBatchSampler, PrunedSampler, check_length
 from orderdp.scores import ScoreTable
 from orderdp.team import TeamOptions
@@ -368,6 +368,19 @@ class Pruner:
     def usage(self) -> torch.Tensor:
         """How often every sample was trained on, a copy on the CPU."""
         return torch.tensor(self._table["usage"], dtype=torch.int64)
+
+    @property
+    def seen(self) -> torch.Tensor:
+        """The epoch in which every sample was last trained on or observed, a copy on the CPU; -1 for never."""
+        return torch.tensor(self._table["seen"], dtype=torch.int64)
+
+    def preview(self) -> Selection:
+        """What the open epoch trains on, or, between epochs, what the next one would if it were drawn now.
+
+        Nothing is changed by looking. After the last planned epoch it is what one more of that kind would train on.
+        With ``every="batch"`` it is what one draw for the whole epoch would keep.
+        """
+        return self._timeline.preview()
 
     def hardest(self, k: int) -> torch.Tensor:
         """The `k` seen samples with the largest scores, hardest first: where to look for wrong labels.

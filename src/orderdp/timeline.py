@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from orderdp.clock import Clock
-from orderdp.epochs import Epoch, StepwiseEpoch, restore_epoch, restore_selection, selection_state
+from orderdp.epochs import Epoch, FixedEpoch, StepwiseEpoch, restore_epoch, restore_selection, selection_state
 from orderdp.errors import (
     ConfigError,
     IndexRangeError,
@@ -25,6 +26,7 @@ from orderdp.errors import (
     StateError,
 )
 from orderdp.policy import Context, Policy, Selection, StepwisePolicy, describe, nominal_ratio, size_bounds
+from orderdp.randomness import key64
 from orderdp.sampling import Serving, View
 from orderdp.scores import ScoreTable
 from orderdp.team import Team, TeamOptions
@@ -280,6 +282,18 @@ class Timeline:
             self.weights_used = _spread(self._selection.weights)
             self._say_what_is_real(len(self._selection))
         return self._selection
+
+    def preview(self) -> Selection:
+        """The open epoch's selection, or what the next one would be if it were drawn now. Keeps nothing of it."""
+        if self._selection is not None:
+            return self._selection
+        if isinstance(self._epoch, FixedEpoch):  # out of a checkpoint; one with weights would have its selection
+            return Selection(self._epoch.order)
+        context = self.context(self.clock.epoch)
+        if self._epochs is not None and context.epoch >= self._epochs:
+            # Policies and schedules need not know what comes after the end, and the last pool would be the same again.
+            context = replace(context, epoch=self._epochs - 1, seed=key64(self.seed, "one more"))
+        return self._policy.select(self._table, context)
 
     def _say_what_is_real(self, kept: int) -> None:
         """Once: that a policy leaves out another share than it was asked to. In the first epoch nothing is known."""

@@ -74,6 +74,11 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         "--checkpoint-seconds", type=float, default=30.0, metavar="S", help="time between checkpoints (default 30)"
     )
     where.add_argument("--tensorboard", action="store_true", help="write for TensorBoard as well")
+    where.add_argument(
+        "--diagnose",
+        action="store_true",
+        help="look at gradients and kept sets, too: up to 10 passes over all data a run, not counted in its times",
+    )
     where.add_argument("--quiet", action="store_true", help="no progress")
 
 
@@ -99,6 +104,7 @@ def place_of(options: argparse.Namespace) -> Place:
         command=command_line(),
         threads=options.threads,
         tensorboard=options.tensorboard,
+        diagnose=options.diagnose,
     )
 
 

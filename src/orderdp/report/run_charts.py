@@ -10,6 +10,7 @@ from typing import Any
 from orderdp.report import run_data
 from orderdp.report.chart_parts import colour, dashes, legend, tip
 from orderdp.report.charts import altair
+from orderdp.report.diagnosed import words_for
 from orderdp.report.series import Series, series
 from orderdp.workbench.statistics import Row
 
@@ -23,6 +24,7 @@ _PART_COLOURS = {
     "overhead": "#c0a92c",
     "proxy": "#9a55a8",
     "evaluation": "#9a9a9a",
+    "diagnosis": "#5f7f5f",
 }
 
 
@@ -75,9 +77,9 @@ def _all(rows: Sequence[Row], looks: dict[str, Series]) -> Iterator[Chart]:
     yield _chart("usage", "How often samples are used", _USAGE, _usage, run_data.usage_shares(rows, looks), looks)
     for place, name in enumerate(run_data.diagnostic_names(rows), start=1):
         found = run_data.curves(rows, looks, run_data.diagnostic(name))
-        title = name.replace("_", " ")
+        title, text = words_for(name)
         file_name = f"diagnostic-{place}-" + re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
-        yield _chart(file_name, title[:1].upper() + title[1:], _DIAGNOSTIC, _diagnostic, found, looks, title)
+        yield _chart(file_name, title, text, _diagnostic, found, looks, title[:1].lower() + title[1:])
 
 
 _ACCURACY = "Final accuracy, mean and standard deviation over seeds; the dashed line is full data."
@@ -85,7 +87,6 @@ _TIME = "Accuracy over the time spent on training, selection and overhead; evalu
 _LEARNING = "Test accuracy after each epoch, mean and standard deviation over seeds. The steep beginning is cut off."
 _COST = "Mean over seeds, per run."
 _USAGE = "Share of the samples that were trained on so many times. Full data uses each one once an epoch."
-_DIAGNOSTIC = "Mean and standard deviation over seeds."
 
 
 def _chart(name: str, title: str, text: str, draw: Any, numbers: run_data.Numbers, *rest: Any) -> Chart:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import Any
 
+from orderdp.report.diagnosed import ONLY_IN_RECORDS
 from orderdp.report.run_tables import duration
 from orderdp.report.series import Series
 from orderdp.workbench.reading import Run, seconds_of
@@ -17,7 +18,7 @@ __all__ = ["cost_parts", "curves", "diagnostic", "diagnostic_names", "final_poin
 
 _BARS = 60
 _EPOCHS = 120  # more points on a line than that make the page heavy and nothing clearer
-_PARTS = ("training", "selection", "overhead", "proxy", "evaluation")
+_PARTS = ("training", "selection", "overhead", "proxy", "evaluation", "diagnosis")
 
 Looks = dict[str, Series]
 Numbers = list[dict[str, Any]]
@@ -79,9 +80,10 @@ def diagnostic(name: str) -> Callable[[dict[str, Any]], Any]:
 
 
 def diagnostic_names(rows: Sequence[Row]) -> list[str]:
-    """What the records hold under ``diagnostics``, in the order in which it first occurs."""
+    """What the records hold under ``diagnostics`` for a chart, in the order in which it first occurs."""
     runs = (run for row in rows for run in row.runs or row.unfinished)
-    return list(dict.fromkeys(name for run in runs for epoch in run.epochs for name in epoch.get("diagnostics") or {}))
+    found = dict.fromkeys(name for run in runs for epoch in run.epochs for name in epoch.get("diagnostics") or {})
+    return [name for name in found if name not in ONLY_IN_RECORDS]
 
 
 def cost_parts(rows: Sequence[Row], looks: Looks) -> Numbers:

@@ -31,6 +31,8 @@ class Board:
         """Adds the record of an epoch."""
         numbers = {name: record.get(name) for name in _SHOWN}
         numbers.update({name: value for name, value in record.items() if name.endswith("_seconds")})
+        found = record.get("diagnostics") or {}
+        numbers.update({f"diagnostics/{name}": value for name, value in found.items()})
         for name, value in numbers.items():
             if value is not None:
                 self._writer.add_scalar(name, value, record["epoch"])

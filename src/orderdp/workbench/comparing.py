@@ -32,6 +32,7 @@ class Place(NamedTuple):
     command: str | None = None
     threads: int | None = None
     tensorboard: bool = False
+    diagnose: bool = False
 
     def runner(self) -> Runner:
         """Who runs them."""
@@ -46,6 +47,7 @@ class Place(NamedTuple):
             checkpoint_seconds=self.checkpoint_seconds,
             command=self.command,
             tensorboard=self.tensorboard,
+            diagnose=self.diagnose,
         )
 
 

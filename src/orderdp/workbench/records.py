@@ -67,7 +67,7 @@ class RunLog:
         nominal_saved: float,
         coverage: float,
         staleness: float,
-        diagnostics: Mapping[str, float] | None = None,
+        diagnostics: Mapping[str, float | None] | None = None,
         **extra: Any,
     ) -> None:
         """Says what an epoch did. One that is done again after a kill is said again; the last one counts."""

@@ -54,6 +54,7 @@ class Runner:
         checkpoint_seconds: Time between checkpoints.
         command: What was typed, for the records.
         tensorboard: Whether to write for TensorBoard as well.
+        diagnose: Whether runs look at their gradients and kept sets more closely.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Runner:
         checkpoint_seconds: float = 30.0,
         command: str | None = None,
         tensorboard: bool = False,
+        diagnose: bool = False,
     ) -> None:
         self.out = out
         self._data_dir = data_dir
@@ -72,6 +74,7 @@ class Runner:
         self._checkpoint_seconds = checkpoint_seconds
         self._command = command
         self._tensorboard = tensorboard
+        self._diagnose = diagnose
         self._data: tuple[str, Any] | None = None
 
     def run(
@@ -92,6 +95,7 @@ class Runner:
             checkpoint_seconds=self._checkpoint_seconds,
             command=self._command,
             tensorboard=self._tensorboard,
+            diagnose=self._diagnose,
             **options,
         )
         return training.run()

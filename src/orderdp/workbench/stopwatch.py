@@ -1,4 +1,4 @@
-"""Where the time of a run goes: selection, training, evaluation, and everything else."""
+"""Where the time of a run goes: selection, training, evaluation, diagnosis, and everything else."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["PARTS", "Stopwatch"]
+__all__ = ["NOT_COUNTED", "PARTS", "Stopwatch"]
 
-PARTS = ("training", "selection", "evaluation", "overhead")
+PARTS = ("training", "selection", "evaluation", "diagnosis", "overhead")
+#: What is looked at and not paid for: it is no part of what training costs.
+NOT_COUNTED = ("evaluation", "diagnosis")
 
 
 class Stopwatch:

@@ -18,13 +18,14 @@ from orderdp.errors import NonFiniteLossError, OrderDPWarning, StateError, Unkno
 from orderdp.policies import FullData, build_at
 from orderdp.workbench.averaging import IterateAverage
 from orderdp.workbench.board import Board
+from orderdp.workbench.diagnosing import Diagnosis
 from orderdp.workbench.host import describe_host, versions
 from orderdp.workbench.learning_rates import SCHEDULES
 from orderdp.workbench.optimisers import build_optimiser
 from orderdp.workbench.records import RunLog, read_run
 from orderdp.workbench.settings import CONTROLS, Settings
 from orderdp.workbench.static import StaticChoice
-from orderdp.workbench.stopwatch import PARTS, Stopwatch
+from orderdp.workbench.stopwatch import NOT_COUNTED, PARTS, Stopwatch
 from orderdp.workbench.task import Losses, Task, task_batches
 
 __all__ = ["DivergedError", "Training", "policy_of"]
@@ -56,6 +57,7 @@ class Training:
         tensorboard: Whether to write for TensorBoard as well.
         watch: Called after every step with (epochs done, epochs, metric so far).
         static: A coreset that was chosen beforehand, and its cost; it takes the place of the settings' policy.
+        diagnose: Whether to look at gradients and kept sets more closely. It changes no other number of the run.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class Training:
         tensorboard: bool = False,
         watch: Callable[[float, int, float | None], None] = lambda done, epochs, metric: None,
         static: StaticChoice | None = None,
+        diagnose: bool = False,
     ) -> None:
         self.settings = settings
         self.folder = folder
@@ -99,6 +102,7 @@ class Training:
         )
         self._scaler = torch.amp.GradScaler(device.type, enabled=settings.amp and device.type == "cuda")
         self._average = IterateAverage(model) if settings.average else None
+        self._diagnosis = Diagnosis(self._pruner, model, task, settings, folder, on=diagnose)
         self._total_steps = self._steps_known()
         self._watch_time = Stopwatch()
         self._step = 0
@@ -119,11 +123,13 @@ class Training:
         if finished is not None:
             return finished
         self._resume()
+        self._diagnosis.begin(self._recorded)
         self._log.start(
             {**self.settings.as_dict(), "label": self.settings.label},
             versions=versions(),
             host=describe_host(self._device),
             command=self._command,
+            diagnose=self._diagnosis.on,
         )
         cuda = [self._device] if self._device.type == "cuda" else []
         with torch.random.fork_rng(devices=cuda), warnings.catch_warnings():
@@ -185,6 +191,9 @@ class Training:
             begun = time.perf_counter()
             self._scaler.scale(loss / parts if parts > 1 else loss).backward()  # type: ignore[no-untyped-call]
             if part == parts - 1:
+                diagnosis = self._diagnosis.step(self._scaler, self._device)
+                self._watch_time.seconds["diagnosis"] += diagnosis
+                begun += diagnosis
                 self._optimiser_step(scale)
             self._watch_time.seconds["training"] += forward + time.perf_counter() - begun
             self._loss_sum += found.losses.detach().float().sum()
@@ -219,6 +228,7 @@ class Training:
             with self._watch_time.part("evaluation"):
                 metric = self._metric = self._evaluate(last)
         self._record_epoch(number, loss, metric)
+        self._diagnosis.advance()
         self._recorded, self._batch, self._loss_count = number, 0, 0
         self._loss_sum.zero_()
         self._epoch_start = (self._samples, dict(self._watch_time.seconds))
@@ -257,11 +267,12 @@ class Training:
     # -- records -------------------------------------------------------------------------------------------------
 
     def _record_epoch(self, number: int, loss: float, metric: float | None) -> None:
+        diagnosis = self._diagnosis.epoch(number, self._watch_time)
         report = self._pruner.report()
         samples, seconds = self._epoch_start
         told: dict[str, Any] = {name: report[name] for name in ("saved", "nominal_saved", "coverage", "staleness")}
         told.update(self._watch_time.since(seconds))
-        told.update(epoch=number, samples=self._samples - samples, loss=loss, metric=metric)
+        told.update(epoch=number, samples=self._samples - samples, loss=loss, metric=metric, **diagnosis)
         self._log.epoch(**told, lr=self._optimiser.param_groups[0]["lr"])
         if self._board is not None:
             self._board.epoch(told)
@@ -270,7 +281,7 @@ class Training:
         seconds = self._watch_time.seconds
         full = self.settings.epochs * self._pruner.n
         proxy_seconds = None if self._static is None else self._static.seconds
-        cost = sum(seconds[part] for part in PARTS if part != "evaluation") + (proxy_seconds or 0.0)
+        cost = sum(seconds[part] for part in PARTS if part not in NOT_COUNTED) + (proxy_seconds or 0.0)
         parts: dict[str, Any] = {f"{part}_seconds": seconds[part] for part in PARTS}
         self._log.summary(
             status,
@@ -303,6 +314,7 @@ class Training:
             "scaler": self._scaler.state_dict(),
             "pruner": self._pruner.state_dict(),
             "average": None if self._average is None else self._average.state_dict(),
+            "diagnosis": self._diagnosis.state_dict(),
             "rng": torch.get_rng_state(),
             "counts": {
                 name: getattr(self, f"_{name}")
@@ -340,9 +352,11 @@ class Training:
         self._pruner.load_state_dict(state["pruner"])
         if self._average is not None:
             self._average.load_state_dict(state["average"])
+        self._diagnosis.load_state_dict(state.get("diagnosis"))
         self._restored_rng = state["rng"]
         for name, value in state["counts"].items():
             setattr(self, f"_{name}", value)
         self._loss_sum = state["loss_sum"].to(self._device)
-        self._watch_time.seconds = dict(state["seconds"])
-        self._epoch_start = (state["epoch_start"]["samples"], dict(state["epoch_start"]["seconds"]))
+        nothing = dict.fromkeys(PARTS, 0.0)  # of parts that the checkpoint's version did not know
+        self._watch_time.seconds = {**nothing, **state["seconds"]}
+        self._epoch_start = (state["epoch_start"]["samples"], {**nothing, **state["epoch_start"]["seconds"]})

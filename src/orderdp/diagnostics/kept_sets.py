@@ -1,0 +1,160 @@
+"""Which samples were kept when, and how much of that stays from one time to another."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from orderdp.errors import ConfigError, RecordError
+from orderdp.planning import is_count
+
+__all__ = ["KeptSets", "expected_jaccard", "jaccard"]
+
+_ONES = np.array([bin(byte).count("1") for byte in range(256)], dtype=np.int64)
+
+
+def jaccard(first: Any, second: Any) -> float:
+    """What two sets have in common, as a share of what is in either: 1 for equal sets, 0 for disjoint ones.
+
+    >>> jaccard([1, 2, 3], [2, 3, 4, 5])
+    0.4
+
+    Args:
+        first: Indices, in any order.
+        second: Others.
+    """
+    one, two = np.unique(_indices(first)), np.unique(_indices(second))
+    common = len(np.intersect1d(one, two, assume_unique=True))
+    either = len(one) + len(two) - common
+    return common / either if either else 1.0
+
+
+def expected_jaccard(n: int, q: int) -> float:
+    """What two independent uniform draws of `q` of `n` samples have in common: q / (2n - q).
+
+    The ratio of the expectations, from which the expected ratio differs by about 1/n.
+
+    >>> expected_jaccard(100, 50)
+    0.3333333333333333
+    """
+    if not (is_count(n) and is_count(q) and q <= n):
+        raise ConfigError(f"n and q must be whole numbers with 1 <= q <= n, got n={n!r}, q={q!r}.")
+    return q / (2 * n - q)
+
+
+class KeptSets:
+    """Kept sets by epoch, a bit for each sample.
+
+    Args:
+        n: How many samples there are.
+    """
+
+    def __init__(self, n: int) -> None:
+        if not is_count(n):
+            raise ConfigError(f"n must be a whole number of samples, at least 1, got {n!r}.")
+        self.n = int(n)
+        self._bits: dict[int, np.ndarray] = {}
+
+    def __len__(self) -> int:
+        return len(self._bits)
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        return (self.at(epoch) for epoch in self.epochs)
+
+    @property
+    def epochs(self) -> list[int]:
+        """The epochs whose sets are held, in order."""
+        return sorted(self._bits)
+
+    def add(self, epoch: int, indices: Any) -> None:
+        """Holds on to the set of an epoch; replaces one that is there."""
+        which = _indices(indices)
+        if len(which) and not (which.min() >= 0 and which.max() < self.n):
+            raise ConfigError(f"indices must be in [0, {self.n}), got {int(which.min())} to {int(which.max())}.")
+        mask = np.zeros(self.n, dtype=np.bool_)
+        mask[which] = True
+        self._bits[int(epoch)] = np.packbits(mask)
+
+    def at(self, epoch: int) -> np.ndarray:
+        """The indices kept in that epoch, sorted."""
+        return np.flatnonzero(np.unpackbits(self._held(epoch), count=self.n))
+
+    def jaccard(self, first: int, second: int) -> float:
+        """The similarity of the sets of two epochs."""
+        one, two = self._held(first), self._held(second)
+        either = int(_ONES[one | two].sum())
+        return int(_ONES[one & two].sum()) / either if either else 1.0
+
+    def consecutive(self) -> list[float]:
+        """The similarity of each set with the one held before it."""
+        return [self.jaccard(*pair) for pair in pairwise(self.epochs)]
+
+    def matrix(self) -> np.ndarray:
+        """The similarities of all pairs, in the order of `epochs`."""
+        return np.array([[self.jaccard(one, two) for two in self.epochs] for one in self.epochs]).reshape(
+            len(self), len(self)
+        )
+
+    def forget_after(self, epoch: int) -> None:
+        """Lets go of the sets of all later epochs: a training that goes back to a checkpoint makes them anew."""
+        self._bits = {number: bits for number, bits in self._bits.items() if number <= epoch}
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes them to an .npz file, whole or not at all: ``n``, ``epochs``, and ``bits``, a row for each epoch."""
+        path = Path(path)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        bits = np.array([self._bits[epoch] for epoch in self.epochs], dtype=np.uint8).reshape(
+            len(self), (self.n + 7) // 8
+        )
+        try:
+            with open(temporary, "wb") as file:
+                np.savez(file, n=np.int64(self.n), epochs=np.array(self.epochs, dtype=np.int64), bits=bits)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> KeptSets:
+        """Reads what `save` wrote."""
+        try:
+            with np.load(path, allow_pickle=False) as found:
+                return cls._from_arrays(int(found["n"]), found["epochs"], found["bits"])
+        except FileNotFoundError:
+            raise RecordError(f"there are no kept sets at {os.fspath(path)!r}.") from None
+        except (OSError, KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
+            raise RecordError(
+                f"{os.fspath(path)!r} must hold kept sets, and cannot be read: {error}. Remove it and run again."
+            ) from error
+
+    @classmethod
+    def _from_arrays(cls, n: int, epochs: np.ndarray, bits: np.ndarray) -> KeptSets:
+        sets = cls(n)
+        if bits.dtype != np.uint8 or bits.shape != (len(epochs), (n + 7) // 8):
+            raise ValueError(f"bits are {bits.dtype} of shape {bits.shape}")
+        sets._bits = {int(epoch): row for epoch, row in zip(epochs, bits, strict=True)}
+        return sets
+
+    def _held(self, epoch: int) -> np.ndarray:
+        if epoch not in self._bits:
+            raise ConfigError(f"there is no kept set of epoch {epoch}; there are those of {self.epochs}.")
+        return self._bits[epoch]
+
+
+def _indices(values: Any) -> np.ndarray:
+    array = np.asarray(values)
+    if array.size == 0:
+        return np.empty(0, dtype=np.int64)
+    if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer):
+        raise ConfigError(
+            f"a set must be given as a flat list of indices, got {array.dtype} of shape {array.shape}. "
+            "np.flatnonzero(mask) turns a mask into one."
+        )
+    return array

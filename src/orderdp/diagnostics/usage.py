@@ -1,0 +1,65 @@
+"""How often samples are used, and how soon all of them have been."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+__all__ = ["Usage", "coverage_over_time", "usage_counts", "usage_summary"]
+
+
+class Usage(NamedTuple):
+    """How often samples were trained on.
+
+    Attributes:
+        coverage: Share of the samples trained on at least once.
+        fewest: The smallest count.
+        mean: The mean count.
+        most: The largest count.
+    """
+
+    coverage: float
+    fewest: int
+    mean: float
+    most: int
+
+
+def usage_summary(usage: Any) -> Usage:
+    """The counts in short.
+
+    >>> usage_summary([0, 2, 2, 4])
+    Usage(coverage=0.75, fewest=0, mean=2.0, most=4)
+
+    Args:
+        usage: How often each sample was trained on: ``pruner.usage``.
+    """
+    counts = np.asarray(usage)
+    return Usage(float((counts > 0).mean()), int(counts.min()), float(counts.mean()), int(counts.max()))
+
+
+def usage_counts(sets: Iterable[Any], n: int) -> np.ndarray:
+    """How often each of `n` samples is in the sets, one set for each epoch.
+
+    >>> usage_counts([[0, 1], [1, 2]], n=4).tolist()
+    [1, 2, 1, 0]
+    """
+    counts = np.zeros(n, dtype=np.int64)
+    for indices in sets:
+        counts[np.unique(np.asarray(indices, dtype=np.int64))] += 1
+    return counts
+
+
+def coverage_over_time(sets: Iterable[Any], n: int) -> np.ndarray:
+    """The share of `n` samples that were in one of the sets so far, after each of them.
+
+    >>> coverage_over_time([[0, 1], [1, 2], [0]], n=4).tolist()
+    [0.5, 0.75, 0.75]
+    """
+    used = np.zeros(n, dtype=np.bool_)
+    shares = []
+    for indices in sets:
+        used[np.asarray(indices, dtype=np.int64)] = True
+        shares.append(used.mean())
+    return np.array(shares)

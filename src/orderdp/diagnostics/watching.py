@@ -1,0 +1,181 @@
+"""Diagnostics: what a training loop can ask about its own pruning, in three lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from orderdp.diagnostics.ages import score_ages
+from orderdp.diagnostics.cosine import GradientCosine, LossFunction, gradient_cosine, without_lone_last
+from orderdp.diagnostics.gradients import GradientNorms, gradient_norm
+from orderdp.diagnostics.kept_sets import jaccard
+from orderdp.diagnostics.risk import surrogate_risk
+from orderdp.diagnostics.usage import usage_summary
+from orderdp.errors import ConfigError
+from orderdp.loading import Indexed, IndexedCollate
+from orderdp.policy import Context
+from orderdp.pruner import Pruner
+
+__all__ = ["Diagnostics"]
+
+
+class Diagnostics:
+    """Watches a training.
+
+    ::
+
+        watch = Diagnostics(pruner, model)
+        for epoch in range(epochs):
+            for index, (x, y) in loader:
+                loss = pruner.update(index, criterion(model(x), y))
+                optimizer.zero_grad(); loss.backward()
+                watch.step()
+                optimizer.step()
+            print(watch.epoch())
+
+    Nothing it does changes the training. A step computes one number and leaves it on the device; an epoch reads them
+    and looks at each sample once. What costs more has to be asked for: `full_gradient_cosine`.
+
+    In a process group, call ``pruner.sync()`` before `epoch`, or it knows this process's share only.
+
+    Args:
+        pruner: Whose.
+        model: Whose gradients; None to do without.
+        risk: Whether epochs have the surrogate risk of the scores and its bias. Sorts the scores.
+
+    Attributes:
+        norms: The gradient norms of the steps since the last `epoch`.
+        history: What `epoch` has returned so far.
+    """
+
+    def __init__(self, pruner: Pruner, model: nn.Module | None = None, *, risk: bool = True) -> None:
+        self.norms = GradientNorms()
+        self.history: list[dict[str, float | None]] = []
+        self._pruner = pruner
+        self._model = model
+        self._risk = risk
+        self._usage: torch.Tensor | None = pruner.usage  # at the end of the epoch before
+        self._previous: np.ndarray | None = None  # what that epoch kept
+
+    def step(self, scale: torch.Tensor | float = 1.0) -> None:
+        """Notes the norm of the gradients. After ``backward()``, before ``optimizer.step()``.
+
+        Args:
+            scale: What the loss was multiplied by, in mixed precision: ``scaler.scale(torch.ones((), device=...))``,
+                which, unlike ``scaler.get_scale()``, nothing has to wait for.
+        """
+        if self._model is None:
+            raise ConfigError("gradients are a model's. Give Diagnostics(pruner, model).")
+        self.norms.add(gradient_norm(self._model.parameters()) / scale)
+
+    def epoch(self, metric: float | None = None) -> dict[str, float | None]:
+        """What the epoch that has just ended did.
+
+        Args:
+            metric: The test accuracy, to be kept with it for `accuracy_correlation`, `time_to_accuracy`, `stability`.
+
+        Returns:
+            epoch: epochs done. samples: trained on in this epoch, each counted once. jaccard: similarity with what the
+            epoch before kept, None in the first. coverage, usage_min, usage_mean, usage_max: how often samples were
+            trained on so far. age_mean, age_median, age_p95: epochs since the seen scores were refreshed, 1 for those
+            of this epoch. unseen: share of samples without a score. gradient_norm, gradient_norm_std: mean and
+            standard deviation over the steps, where `step` was called. surrogate_risk, bias, bias_bound: of the seen
+            scores, where the policy has such a risk.
+        """
+        found = self.measure()
+        if metric is not None:
+            found["metric"] = metric
+        self.advance()
+        self.history.append(found)
+        return found
+
+    def measure(self) -> dict[str, float | None]:
+        """What `epoch` would return, and nothing else."""
+        kept, usage = self.kept(), usage_summary(self._pruner.usage)
+        ages = score_ages(self._pruner.seen, self._pruner.epoch)
+        both = kept is not None and self._previous is not None
+        found: dict[str, float | None] = {
+            "epoch": self._pruner.epoch,
+            "samples": None if kept is None else len(kept),
+            "jaccard": jaccard(self._previous, kept) if both else None,
+            "coverage": usage.coverage,
+            "usage_min": usage.fewest,
+            "usage_mean": usage.mean,
+            "usage_max": usage.most,
+            **{f"age_{name}": getattr(ages, name) for name in ("mean", "median", "p95")},
+            "unseen": ages.unseen,
+        }
+        if len(self.norms):
+            found["gradient_norm"], found["gradient_norm_std"] = self.norms.summary()
+        if self._risk:
+            found.update(self._measured_risk())
+        return found
+
+    def advance(self) -> None:
+        """Goes on to the next epoch. `epoch` does so by itself."""
+        self._previous, self._usage = self.kept(), self._pruner.usage
+        self.norms.clear()
+
+    def kept(self) -> np.ndarray | None:
+        """What has been trained on since the last `epoch`; None where its beginning was not seen."""
+        if self._usage is None:
+            return None
+        return np.flatnonzero((self._pruner.usage > self._usage).numpy())
+
+    def _measured_risk(self) -> dict[str, float | None]:
+        pruner = self._pruner
+        last = pruner.epoch if pruner.epochs is None else min(pruner.epoch, pruner.epochs - 1)
+        risk = surrogate_risk(pruner.policy, pruner.scores, Context(pruner.n, last, pruner.seed, pruner.epochs))
+        if risk is None:
+            return {}
+        return {"surrogate_risk": risk.surrogate, "bias": risk.bias, "bias_bound": risk.bound}
+
+    def full_gradient_cosine(
+        self, dataset: Any, losses: LossFunction, *, batch_size: int = 256, **dataloader_kwargs: Any
+    ) -> GradientCosine:
+        """The cosine between the pruned epoch's gradient and that of all data, at the present weights.
+
+        Costly: a forward and a backward pass over all samples, and one over those kept. The result says how many that
+        were and how long it took. Between epochs the pruned epoch is the one that would come next: see
+        `Pruner.preview`.
+
+        Args:
+            dataset: The data set the pruner was made for.
+            losses: Called with the model and a batch; one loss for each sample.
+            batch_size: Samples a batch; that of training where the model has BatchNorm.
+            **dataloader_kwargs: Anything else a DataLoader takes, except an order.
+        """
+        if self._model is None:
+            raise ConfigError("gradients are a model's. Give Diagnostics(pruner, model).")
+        options = {**dataloader_kwargs, "collate_fn": IndexedCollate(dataloader_kwargs.get("collate_fn"))}
+        options.setdefault("generator", torch.Generator())
+
+        def batches(indices: np.ndarray) -> Iterator[tuple[torch.Tensor, Any]]:
+            indices = without_lone_last(indices, batch_size)
+            cut = [part.tolist() for part in np.split(indices, range(batch_size, len(indices), batch_size))]
+            return iter(DataLoader(Indexed(dataset), batch_sampler=cut, **options))
+
+        pruner = self._pruner
+        return gradient_cosine(self._model, pruner.preview(), pruner.n, losses, batches, seed=pruner.seed)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Tensors, for a checkpoint at any moment. The history is not in it."""
+        return {
+            **self.norms.state_dict(),
+            "usage": self._usage,
+            "previous": None if self._previous is None else torch.from_numpy(self._previous),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
+        """Puts back what `state_dict` gave; None where there was none, and so the open epoch's beginning is unknown."""
+        self._usage, self._previous = None, None
+        self.norms.clear()
+        if state is not None:
+            self.norms.load_state_dict(state)
+            self._usage = state["usage"]
+            self._previous = None if state["previous"] is None else state["previous"].numpy()
