@@ -125,8 +125,15 @@ def _suite(suite: Suite, options: argparse.Namespace) -> None:
     runs = {planned.settings.run_id: planned.settings for part in parts for planned in part.runs()}
     for settings in runs.values():
         check(settings)
+    # A finished run is not run again to be diagnosed, so those that must be have a folder of their own.
+    runs_in = out / "diagnosed" if suite.diagnose else out
     place = Place(
-        out, data_dir=options.data_dir, device=options.device, command=command_line(), threads=options.threads
+        runs_in,
+        data_dir=options.data_dir,
+        device=options.device,
+        command=command_line(),
+        threads=options.threads,
+        diagnose=suite.diagnose,
     )
     if options.max_steps is not None:
         from orderdp.report.suite_output import show_trials
@@ -134,12 +141,15 @@ def _suite(suite: Suite, options: argparse.Namespace) -> None:
 
         show_trials(suite, try_out(parts, place, options.max_steps), say)
         return
-    make_folder(out)
+    make_folder(runs_in)
     try:
         run_all(list(runs.values()), place, jobs=options.jobs, quiet=options.quiet)
     except KeyboardInterrupt:
         say(f"Interrupted; saved. Go on with: {place.command}")
         raise
     from orderdp.report.suite_output import show_suite
+    from orderdp.workbench.suites.measured import read_part
 
-    show_suite(suite, options.scale, parts, out, options.format, say)
+    results = [read_part(part, runs_in) for part in parts]
+    show_suite(suite, options.scale, results, out, options.format, say)
+    say(f"Records are in {runs_in / 'runs'}.")

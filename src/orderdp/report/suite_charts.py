@@ -10,7 +10,7 @@ from orderdp.report.charts import altair
 from orderdp.report.suite_parts import by_method, heading, panels
 from orderdp.workbench.suites import Suite
 from orderdp.workbench.suites.measured import PartResults, Result
-from orderdp.workbench.suites.stages import StagePoint, diagnostic, stability_points, stage_points
+from orderdp.workbench.suites.stages import StagePoint, stability_points, stage_points
 
 __all__ = ["draw"]
 
@@ -97,7 +97,7 @@ def _gap_panel(points: list[dict[str, Any]], order: list[str], title: str, label
 
 def _stages(suite: Suite, parts: Sequence[PartResults]) -> Any:
     name, axis = _STAGE_VALUES[suite.id]
-    points = stage_points(suite, parts[0], diagnostic(name))
+    points = stage_points(suite, parts[0], name)
     groups = list(dict.fromkeys(point.group for point in points))
     drawn = [
         _stage_panel([point for point in points if point.group == group], f"{group} left out", axis) for group in groups
@@ -133,7 +133,10 @@ def _stage_panel(points: Sequence[StagePoint], title: str, axis: str) -> Any:
     ]
     stages = sorted({point.stage for point in points}, key=_begin)
     both = len({value["who"] for value in values}) > 1
-    dash = {"strokeDash": alt.StrokeDash("who:N", title=None, sort=["here", "in the paper"])} if both else {}
+    below = alt.Legend(orient="bottom", symbolType="stroke", symbolSize=300)
+    dash = (
+        {"strokeDash": alt.StrokeDash("who:N", title=None, sort=["here", "in the paper"], legend=below)} if both else {}
+    )
     base = alt.Chart(alt.Data(values=values)).encode(
         x=alt.X("stage:N", title="share of the epochs", sort=stages, axis=alt.Axis(labelAngle=0)),
         color=by_method(dict.fromkeys(point.method for point in points)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from orderdp.diagnostics.curves import value_of
 from orderdp.report.charts import altair
 from orderdp.report.run_data import curves, time_unit
 from orderdp.report.series import Series
@@ -12,7 +13,7 @@ from orderdp.report.suite_parts import by_method, colour_of, panels
 from orderdp.workbench.suites import Suite
 from orderdp.workbench.suites.curve_tables import is_decomposition
 from orderdp.workbench.suites.measured import PartResults, Result
-from orderdp.workbench.suites.motivation import norms, rolling_deviation
+from orderdp.workbench.suites.motivation import unrest
 
 __all__ = ["ablation", "motivation", "ratios", "time_to_accuracy"]
 
@@ -152,10 +153,9 @@ def motivation(suite: Suite, parts: Sequence[PartResults]) -> Any:
     accuracy = _curves(results, lambda epoch: epoch.get("metric"))
     size = _curves(results, lambda epoch: (epoch.get("diagnostics") or {}).get("gradient_norm"))
     restless = [
-        {"method": result.method.name, "epoch": epoch["epoch"], "y": value}
+        {"method": result.method.name, "epoch": epoch, "y": value}
         for result in results
-        if result.row.runs and (found := norms(result.row.runs[0]))
-        for (epoch, _), value in zip(found, rolling_deviation([norm for _, norm in found]), strict=True)
+        for epoch, value in (unrest(result.row.runs[0]) if result.row.runs else [])
     ]
     methods = list(dict.fromkeys(result.method.name for result in results))
     top = [_over_epochs(accuracy, methods, "accuracy (%)"), _over_epochs(size, methods, "gradient norm")]
@@ -166,18 +166,18 @@ def motivation(suite: Suite, parts: Sequence[PartResults]) -> Any:
 
 def _over_epochs(points: list[dict[str, Any]], methods: list[str], axis: str) -> Any:
     alt = altair()
+    last = max((point["epoch"] for point in points), default=1)
+    epochs = alt.Scale(domain=[1, last], nice=False)
     base = alt.Chart(alt.Data(values=points)).encode(
-        x=alt.X("epoch:Q", title="epoch", axis=alt.Axis(tickMinStep=1), scale=alt.Scale(nice=False)),
-        color=by_method(methods),
+        x=alt.X("epoch:Q", title="epoch", axis=alt.Axis(tickMinStep=1), scale=epochs), color=by_method(methods)
     )
     scale = alt.Scale(zero=False)
     line = base.mark_line().encode(y=alt.Y("y:Q", title=axis, scale=scale))
-    if not any("low" in point for point in points):
-        return line.properties(width=_WIDTH, height=_HEIGHT)
-    band = base.mark_area(opacity=0.15).encode(
-        y=alt.Y("low:Q", title=axis, scale=scale), y2="high:Q", fill=by_method(methods, legend=False)
-    )
-    return alt.layer(band, line).properties(width=_WIDTH, height=_HEIGHT)
+    layers = [line]
+    if any("low" in point for point in points):
+        low = alt.Y("low:Q", title=axis, scale=scale)
+        layers.insert(0, base.mark_area(opacity=0.15).encode(y=low, y2="high:Q"))
+    return alt.layer(*layers).properties(width=_WIDTH, height=_HEIGHT)
 
 
 def _joint(results: Sequence[Result], methods: list[str]) -> Any:
@@ -186,8 +186,8 @@ def _joint(results: Sequence[Result], methods: list[str]) -> Any:
         {"method": result.method.name, "x": norm, "y": epoch["metric"], "epoch": epoch["epoch"]}
         for result in results
         for run in result.row.runs
-        for epoch, norm in norms(run)
-        if epoch.get("metric") is not None
+        for epoch in run.epochs
+        if (norm := value_of(epoch, "gradient_norm")) is not None and epoch.get("metric") is not None
     ]
     chart = alt.Chart(alt.Data(values=points)).mark_point(filled=True, opacity=0.7, size=30)
     return chart.encode(

@@ -10,27 +10,26 @@ from orderdp.errors import ConfigError
 from orderdp.report.charts import save
 from orderdp.report.suite_charts import draw
 from orderdp.report.tables import show
-from orderdp.workbench.suites import Part, Suite, Table
-from orderdp.workbench.suites.measured import read_part
+from orderdp.workbench.suites import Suite, Table
+from orderdp.workbench.suites.measured import PartResults
 from orderdp.workbench.suites.trying import Trial
 
 __all__ = ["markdown", "show_suite", "show_trials"]
 
 
 def show_suite(
-    suite: Suite, scale: str, parts: Sequence[Part], out: Path, ending: str, say: Callable[[str], None]
+    suite: Suite, scale: str, results: Sequence[PartResults], out: Path, ending: str, say: Callable[[str], None]
 ) -> None:
     """Prints the tables and writes them and the figure.
 
     Args:
         suite: Which.
         scale: At which scale it was run.
-        parts: What was run.
-        out: Where the records are, and where files go.
+        results: What was measured.
+        out: Where files go.
         ending: The kind of figure: png, svg or html.
         say: Where sentences go.
     """
-    results = [read_part(part, out) for part in parts]
     tables = suite.tables(suite, results)
     for table in tables:
         show(table.title, table.header, table.rows, numbers=True)
@@ -40,7 +39,7 @@ def show_suite(
     say(f"  At this scale: {differs}")
     page = out / f"{suite.id}-{scale}.md"
     _write(page, markdown(suite, scale, tables))
-    say(f"Records are in {out / 'runs'}, the table is in {page}.")
+    say(f"The table is in {page}.")
     try:
         path = out / f"{suite.id}-{scale}.{ending}"
         save(draw(suite, results), path)

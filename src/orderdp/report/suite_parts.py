@@ -30,12 +30,12 @@ def colour_of(method: str) -> str:
     return _COLOURS.get(method, "#3f8f8f")
 
 
-def by_method(methods: Iterable[str], *, legend: bool = True) -> Any:
+def by_method(methods: Iterable[str]) -> Any:
     """Colours for methods, and a legend below."""
     alt = altair()
     names = list(methods)
     scale = alt.Scale(domain=names, range=[colour_of(name) for name in names])
-    return alt.Color("method:N", title=None, scale=scale, legend=alt.Legend(orient="bottom") if legend else None)
+    return alt.Color("method:N", title=None, scale=scale, legend=alt.Legend(orient="bottom"))
 
 
 def panels(rows: Sequence[tuple[str, Sequence[Any]]]) -> Any:

@@ -103,7 +103,11 @@ _TABLE_VIT = Suite(
             (
                 printed_part(paper_numbers.VIT, "R-50 (timm)", smoke(mixup=0.1, cutmix=1.0), 1, 0.2),
                 printed_part(
-                    paper_numbers.VIT, "Swin-T", smoke(model="vit", width=16, **{**_ADAMW, "lr": 1e-2}), 1, 1.0
+                    paper_numbers.VIT,
+                    "Swin-T",
+                    smoke(model="vit", width=16, batch_size=64, **{**_ADAMW, "lr": 1e-2}),
+                    1,
+                    1.0,
                 ),
             ),
             CORES,

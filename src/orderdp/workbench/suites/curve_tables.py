@@ -6,7 +6,8 @@ import statistics
 from collections.abc import Sequence
 from itertools import accumulate
 
-from orderdp.workbench.reading import Run, seconds_of
+from orderdp.diagnostics import time_to_accuracy
+from orderdp.workbench.reading import Run
 from orderdp.workbench.statistics import Row
 from orderdp.workbench.suites.measured import PartResults, Result
 from orderdp.workbench.suites.suite import Suite, Table
@@ -16,7 +17,6 @@ __all__ = [
     "ablation_tables",
     "is_decomposition",
     "ratio_tables",
-    "seconds_to",
     "time_to_accuracy_tables",
     "usage_counts",
     "usage_tables",
@@ -106,16 +106,6 @@ def _median(counts: Sequence[int]) -> str:
 # -- time to accuracy -----------------------------------------------------------------------------------------------
 
 
-def seconds_to(run: Run, target: float) -> float | None:
-    """What a run had cost when its accuracy first reached the target, or None if it never did."""
-    spent = float((run.summary or {}).get("proxy_seconds") or 0.0)
-    for epoch in run.epochs:
-        spent += seconds_of(epoch)
-        if epoch.get("metric") is not None and epoch["metric"] >= target:
-            return spent
-    return None
-
-
 def time_to_accuracy_tables(suite: Suite, parts: Sequence[PartResults]) -> list[Table]:
     """How long it takes to come within reach of what full data ends at."""
     return [_race(suite, part) for part in parts]
@@ -128,7 +118,7 @@ def _race(suite: Suite, part: PartResults) -> Table:
     targets = [share * full.metric for share in _TARGETS]
     rows: list[tuple[str, ...]] = []
     for result in part.results:
-        times = [[seconds_to(run, target) for run in result.row.runs] for target in targets]
+        times = [[_seconds_to(run, target) for run in result.row.runs] for target in targets]
         name = f"{result.method.name} {_asked(result)}".strip()
         rows.append((name, *map(_reached, times), accuracy_cell(result.row)))
     header = ("time to reach", *(f"{target:.2f} %" for target in targets), "at the end (to full)")
@@ -136,6 +126,12 @@ def _race(suite: Suite, part: PartResults) -> Table:
     return Table(
         title(suite, part), header, rows, (f"The targets are {shares} of what full data ends at.", _claim(suite, part))
     )
+
+
+def _seconds_to(run: Run, target: float) -> float | None:
+    proxy_seconds = float((run.summary or {}).get("proxy_seconds") or 0.0)
+    found = time_to_accuracy(run.epochs, target, proxy_seconds=proxy_seconds)
+    return None if found is None else found.seconds
 
 
 def _reached(times: Sequence[float | None]) -> str:

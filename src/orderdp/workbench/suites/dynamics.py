@@ -21,7 +21,7 @@ from orderdp.workbench.suites.recipes import (
     cpu,
     smoke,
 )
-from orderdp.workbench.suites.stages import diagnostic, stability_tables, stage_tables
+from orderdp.workbench.suites.stages import stability_tables, stage_tables
 from orderdp.workbench.suites.suite import Method, Part, Scale, Suite
 
 __all__ = ["SUITES"]
@@ -37,6 +37,7 @@ def _scales(
     paper_seeds: int = 5,
     paper_lr: float = 0.03,
     cpu_seeds: int = 5,
+    smoke_seeds: int = 1,
     beside: str = "CIFAR-100, ResNet-18",
     paper_time: float = 3000.0,
     differs: str = "",
@@ -47,7 +48,10 @@ def _scales(
     base = cifar(paper_model, "cifar100", lr=paper_lr)
     return {
         "smoke": Scale(
-            (Part(beside, smoke(epochs=5), methods, ratios, (0, 1), 0.5),), CORES, SMOKE_MEMORY, _DIFFERS_SMOKE
+            (Part(beside, smoke(epochs=5), methods, ratios, tuple(range(smoke_seeds)), 0.5),),
+            CORES,
+            SMOKE_MEMORY,
+            _DIFFERS_SMOKE,
         ),
         "cpu": Scale(
             (Part(beside, cpu(), methods, ratios, tuple(range(cpu_seeds)), 150.0),), CORES, CPU_MEMORY, _DIFFERS_CPU
@@ -65,8 +69,8 @@ _TABLE_JACCARD = Suite(
     "table-jaccard",
     "how much of the kept set stays from epoch to epoch",
     paper_numbers.JACCARD,
-    _scales((RANDOM, INFOBATCH, ORDERDP), (0.4, 0.7)),
-    stage_tables(diagnostic("jaccard"), "Jaccard"),
+    _scales((RANDOM, INFOBATCH, ORDERDP), (0.4, 0.7), smoke_seeds=2),
+    stage_tables("jaccard"),
     "stages",
 )
 
@@ -75,7 +79,7 @@ _TABLE_COSINE = Suite(
     "whether the gradient of what is kept points where that of all data points",
     paper_numbers.COSINE,
     _scales((RANDOM, INFOBATCH, ORDERDP), (0.4, 0.7)),
-    stage_tables(diagnostic("cosine"), "cosine"),
+    stage_tables("cosine"),
     "stages",
     diagnose=True,
 )
@@ -89,6 +93,7 @@ _TABLE_STABILITY = Suite(
         (0.61,),
         paper_model="resnet50",
         paper_seeds=10,
+        smoke_seeds=2,
         beside="CIFAR-100, ResNet-50 (ResNet-18 by the text)",
         paper_time=7000.0,
         differs="ResNet-50, as the caption has it and as the accuracy of full data suggests; the text has ResNet-18.",

@@ -2,47 +2,32 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Sequence
-from typing import Any
 
+from orderdp.diagnostics import accuracy_correlation, rolling_spread
+from orderdp.diagnostics.curves import value_of
 from orderdp.workbench.reading import Run
 from orderdp.workbench.suites.measured import PartResults
 from orderdp.workbench.suites.suite import Suite, Table
 from orderdp.workbench.suites.tables import NOTHING, paper_name, spread, title
 
-__all__ = ["correlation", "motivation_tables", "norms", "rolling_deviation"]
+__all__ = ["motivation_tables", "norms", "unrest"]
+
+_WINDOW = 3  # epochs
 
 
-def correlation(pairs: Sequence[tuple[float, float]]) -> float | None:
-    """Pearson's, or None where it is not defined.
-
-    >>> correlation([(1.0, 3.0), (2.0, 2.0), (3.0, 1.0)])
-    -1.0
-    """
-    if len(pairs) < 2:
-        return None
-    try:
-        return round(statistics.correlation([a for a, _ in pairs], [b for _, b in pairs]), 12)
-    except statistics.StatisticsError:  # one of them does not move
-        return None
-
-
-def rolling_deviation(values: Sequence[float], window: int = 5) -> list[float]:
-    """Standard deviation of each value and those before it, as many as the window holds.
-
-    >>> rolling_deviation([1.0, 1.0, 3.0], window=2)
-    [0.0, 0.0, 1.4142135623730951]
-    """
-    parts = (values[max(0, end - window) : end] for end in range(1, len(values) + 1))
-    return [statistics.stdev(part) if len(part) > 1 else 0.0 for part in parts]
-
-
-def norms(run: Run) -> list[tuple[dict[str, Any], float]]:
+def norms(run: Run) -> list[tuple[int, float]]:
     """The epochs whose gradient norm was recorded, with it."""
-    found = [(epoch, (epoch.get("diagnostics") or {}).get("gradient_norm")) for epoch in run.epochs]
-    return [(epoch, float(norm)) for epoch, norm in found if isinstance(norm, int | float) and math.isfinite(norm)]
+    found = [(int(epoch["epoch"]), value_of(epoch, "gradient_norm")) for epoch in run.epochs]
+    return [(epoch, norm) for epoch, norm in found if norm is not None]
+
+
+def unrest(run: Run) -> list[tuple[int, float]]:
+    """The spread of the gradient norm over some epochs, with the last of them."""
+    found = norms(run)
+    values = rolling_spread([norm for _, norm in found], _WINDOW)
+    return [(epoch, float(value)) for (epoch, _), value in zip(found[_WINDOW - 1 :], values, strict=True)]
 
 
 def motivation_tables(suite: Suite, parts: Sequence[PartResults]) -> list[Table]:
@@ -53,24 +38,23 @@ def motivation_tables(suite: Suite, parts: Sequence[PartResults]) -> list[Table]
 def _table(suite: Suite, part: PartResults) -> Table:
     rows: list[tuple[str, ...]] = []
     for result in part.results:
-        found = [norms(run) for run in result.row.runs]
-        together = [correlation(_pairs(each)) for each in found]
-        sizes = [statistics.fmean(norm for _, norm in each) for each in found if each]
-        restless = [statistics.fmean(rolling_deviation([norm for _, norm in each])) for each in found if each]
-        rows.append((result.method.name, _over_runs(together), _over_runs(sizes), _over_runs(restless)))
-        printed = suite.printed.number("correlation", result.method.name, "accuracy with gradient norm")
+        runs, name = result.row.runs, result.method.name
+        together = [accuracy_correlation(run.epochs) for run in runs]
+        sizes, restless = ([_mean(values(run)) for run in runs] for values in (norms, unrest))
+        rows.append((name, _over_runs(together), _over_runs(sizes), _over_runs(restless)))
+        printed = suite.printed.number("correlation", name, "accuracy with gradient norm")
         if printed is not None:
             rows.append(("  paper", f"{printed.value:.2f}", "", ""))
     header = ("", "correlation with accuracy", "gradient norm", "rolling spread")
     notes = (
         paper_name(suite, part.part.beside),
-        "The correlation is Pearson's, over epochs. The rolling spread is over five epochs.",
+        f"The correlation is Pearson's, over epochs. The rolling spread is that of the norm over {_WINDOW} epochs.",
     )
     return Table(title(suite, part), header, rows, notes)
 
 
-def _pairs(found: Sequence[tuple[dict[str, Any], float]]) -> list[tuple[float, float]]:
-    return [(float(epoch["metric"]), norm) for epoch, norm in found if isinstance(epoch.get("metric"), int | float)]
+def _mean(values: Sequence[tuple[int, float]]) -> float | None:
+    return statistics.fmean(value for _, value in values) if values else None
 
 
 def _over_runs(values: Sequence[float | None]) -> str:

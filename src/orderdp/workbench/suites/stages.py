@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from orderdp.diagnostics.curves import value_of
 from orderdp.workbench.reading import Run
 from orderdp.workbench.statistics import Row
 from orderdp.workbench.suites.measured import PartResults
@@ -19,16 +19,12 @@ __all__ = [
     "QUARTERS",
     "Stage",
     "StagePoint",
-    "diagnostic",
-    "metric",
     "over_stages",
     "stability_points",
     "stability_tables",
     "stage_points",
     "stage_tables",
 ]
-
-Value = Callable[[dict[str, Any]], Any]
 
 
 class Stage(NamedTuple):
@@ -55,30 +51,24 @@ FIFTHS = _stages(20, 40, 60, 80, 100)
 QUARTERS = _stages(30, 50, 70, 100)
 
 
-def diagnostic(name: str) -> Value:
-    """What reads a diagnostic from the record of an epoch."""
-    return lambda epoch: (epoch.get("diagnostics") or {}).get(name)
+def over_stages(row: Row, name: str, stages: Sequence[Stage]) -> list[Number | None]:
+    """Mean and deviation over seeds of each stage's mean; None where nothing was recorded.
 
-
-def metric(epoch: dict[str, Any]) -> Any:
-    """The accuracy after an epoch."""
-    return epoch.get("metric")
-
-
-def over_stages(row: Row | None, value: Value, stages: Sequence[Stage]) -> list[Number | None]:
-    """Mean and deviation over seeds of each stage's mean; None where nothing was recorded."""
-    runs = () if row is None else row.runs
-    means = [[mean for run in runs if (mean := _mean(run, value, stage)) is not None] for stage in stages]
+    Args:
+        row: Whose runs.
+        name: What epochs record: "metric", or a diagnostic.
+        stages: Which.
+    """
+    means = [[mean for run in row.runs if (mean := _mean(run, name, stage)) is not None] for stage in stages]
     return [
         Number(statistics.fmean(found), statistics.stdev(found) if len(found) > 1 else None) if found else None
         for found in means
     ]
 
 
-def _mean(run: Run, value: Value, stage: Stage) -> float | None:
-    epochs = len(run.epochs)
-    found = [value(epoch) for epoch in run.epochs if stage.holds(int(epoch["epoch"]), epochs)]
-    numbers = [float(number) for number in found if isinstance(number, int | float) and math.isfinite(number)]
+def _mean(run: Run, name: str, stage: Stage) -> float | None:
+    inside = [epoch for epoch in run.epochs if stage.holds(int(epoch["epoch"]), len(run.epochs))]
+    numbers = [number for epoch in inside if (number := value_of(epoch, name)) is not None]
     return statistics.fmean(numbers) if numbers else None
 
 
@@ -92,25 +82,25 @@ class StagePoint(NamedTuple):
     number: Number
 
 
-def stage_points(suite: Suite, part: PartResults, value: Value) -> list[StagePoint]:
+def stage_points(suite: Suite, part: PartResults, recorded: str) -> list[StagePoint]:
     """Cells by ratio, method and fifth of training."""
     points = []
     for result in part.results:
         if result.ratio is None:
             continue
         name, group = result.method.name, f"{result.column} %"
-        for stage, number in zip(FIFTHS, over_stages(result.row, value, FIFTHS), strict=True):
+        for stage, number in zip(FIFTHS, over_stages(result.row, recorded, FIFTHS), strict=True):
             points += [StagePoint(group, name, stage.name, "here", number)] if number else []
             printed = suite.printed.number(result.column, name, stage.name)
             points += [StagePoint(group, name, stage.name, "paper", printed)] if printed else []
     return points
 
 
-def stage_tables(value: Value, what: str) -> Callable[[Suite, Sequence[PartResults]], list[Table]]:
+def stage_tables(recorded: str) -> Callable[[Suite, Sequence[PartResults]], list[Table]]:
     """What makes tables of something recorded each epoch, by ratio and method."""
 
     def tables(suite: Suite, parts: Sequence[PartResults]) -> list[Table]:
-        return [_table(suite, part, stage_points(suite, part, value), FIFTHS, what) for part in parts]
+        return [_table(suite, part, stage_points(suite, part, recorded), FIFTHS, recorded) for part in parts]
 
     return tables
 
@@ -118,9 +108,9 @@ def stage_tables(value: Value, what: str) -> Callable[[Suite, Sequence[PartResul
 def stability_points(suite: Suite, part: PartResults) -> list[StagePoint]:
     """Accuracy and gradient norm by method and stage."""
     points = []
-    for group, value in (("accuracy", metric), ("gradient norm", diagnostic("gradient_norm"))):
+    for group, recorded in (("accuracy", "metric"), ("gradient norm", "gradient_norm")):
         for result in part.results:
-            for stage, number in zip(QUARTERS, over_stages(result.row, value, QUARTERS), strict=True):
+            for stage, number in zip(QUARTERS, over_stages(result.row, recorded, QUARTERS), strict=True):
                 name = result.method.name
                 points += [StagePoint(group, name, stage.name, "here", number)] if number else []
                 printed = suite.printed.number(group, name, stage.name)
@@ -147,7 +137,10 @@ def _table(suite: Suite, part: PartResults, points: Sequence[StagePoint], stages
                 if own or who == "here":
                     rows.append((label, *(_cell(own.get(stage.name)) for stage in stages)))
     header = (what, *(stage.name for stage in stages))
-    return Table(title(suite, part), header, rows, (paper_name(suite, part.part.beside),))
+    notes = [paper_name(suite, part.part.beside)]
+    if not any(point.who == "here" for point in points):
+        notes.append("Nothing was recorded here: the runs are older than these diagnostics. Use another --out.")
+    return Table(title(suite, part), header, rows, tuple(notes))
 
 
 def _cell(number: Number | None) -> str:
