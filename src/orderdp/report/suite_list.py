@@ -18,14 +18,15 @@ def list_suites(say: Callable[[str], None]) -> None:
     from orderdp.workbench.suites import SUITES
 
     rows = [
-        (suite.id, suite.shows, needs(suite.scales["cpu"]), needs(suite.scales["paper"])) for suite in SUITES.values()
+        (suite.id, suite.shows, _briefly(suite.scales["cpu"]), _briefly(suite.scales["paper"]))
+        for suite in SUITES.values()
     ]
     header = ("id", "what it shows", "--scale cpu", "--scale paper")
-    show("orderdp reproduce ID --scale S", header, rows)
+    show("orderdp reproduce ID --scale S", header, rows, names=True)
     theory = [(name, text) for name, (text, _) in theory_figures.FIGURES.items()]
-    show("without runs, in seconds", ("id", "what it shows"), [*theory, ("table-toy", toy.DESCRIPTION)])
-    say(f"--scale smoke: {_SMOKE} each, on digits. `orderdp reproduce ID --list` says more about one.")
-    say("Times are estimates from that of a run with all data, one run at a time.")
+    show("without runs, in seconds", ("id", "what it shows"), [*theory, ("table-toy", toy.DESCRIPTION)], names=True)
+    say(f"smoke: {_SMOKE} each, on digits. cpu: on two cores. paper: CIFAR on one L40 card, ImageNet on two.")
+    say("Times are estimates, from that of a run with all data. `orderdp reproduce ID --list` says more about one.")
 
 
 def describe(suite: Suite, say: Callable[[str], None]) -> None:
@@ -43,7 +44,7 @@ def describe(suite: Suite, say: Callable[[str], None]) -> None:
             names = ", ".join(dict.fromkeys(method.name for method in part.methods))
             say(
                 f"    {part.base['data']}, {model}, {part.base['epochs']} epochs, "
-                f"{len(part.seeds)} seeds, {shares} % left out: {names}"
+                f"{len(part.seeds)} seed{'' if len(part.seeds) == 1 else 's'}, {shares} % left out: {names}"
             )
     say("  It switches the costly diagnostics on." if suite.diagnose else "  It needs no costly diagnostics.")
 
@@ -52,6 +53,10 @@ def needs(scale: Scale, *, smoke: bool = False) -> str:
     """Time, memory and data in a few words."""
     time = _SMOKE if smoke else f"{_rough(scale.seconds)} on {scale.machine}"
     return f"{time}, {scale.memory}, {' and '.join(scale.data)}"
+
+
+def _briefly(scale: Scale) -> str:
+    return f"{_rough(scale.seconds)}, {scale.memory}, {', '.join(scale.data)}"
 
 
 def _rough(seconds: float) -> str:

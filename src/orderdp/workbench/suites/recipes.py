@@ -54,9 +54,9 @@ def at(method: Method, *ratios: float) -> Method:
 # -- recipes --------------------------------------------------------------------------------------------------------
 
 SMOKE_MEMORY = "0.5 GB"
-CPU_MEMORY = "1.5 GB for each job"
-CIFAR_MEMORY = "4 GB, 8 GB of the card"
-IMAGENET_MEMORY = "32 GB, 48 GB of each card"
+CPU_MEMORY = "1 GB a job"
+CIFAR_MEMORY = "a card of 8 GB"
+IMAGENET_MEMORY = "cards of 48 GB"
 
 CORES = "two cores"
 CARD = "one L40 card"
