@@ -182,16 +182,7 @@ def test_the_list_says_time_memory_and_data_of_each(
     printed = capsys.readouterr().out
     for name in [*IDS, "fig-weights-limit", "table-toy"]:
         assert name in printed
-    for word in (
-        "two cores",
-        "two L40 cards",
-        "GB",
-        "fashion-mnist",
-        "cifar10 and cifar100",
-        "imagenet",
-        " h ",
-        " min ",
-    ):
+    for word in ("two cores", "L40 card", "GB", "fashion-mnist", "cifar10, cifar100", "imagenet", " h,", " min,"):
         assert word in printed
 
 
@@ -244,29 +235,30 @@ def test_the_papers_recipes_are_its_own() -> None:
 
 @pytest.fixture(scope="module")
 def small_pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Eight images in the shape of CIFAR's, of two classes."""
+    """Four images in the shape of CIFAR's, of two classes: a ResNet-50 takes its time."""
     rng = np.random.default_rng(0)
     path = tmp_path_factory.mktemp("pictures") / "pictures.npz"
-    images = rng.integers(0, 256, (8, 32, 32, 3), dtype=np.uint8)
-    labels = np.arange(8) % 2
+    images = rng.integers(0, 256, (4, 32, 32, 3), dtype=np.uint8)
+    labels = np.arange(4) % 2
     np.savez(path, x_train=images, y_train=labels, x_test=images, y_test=labels)
     return path
 
 
 @pytest.mark.parametrize(
-    ("name", "kinds"),
-    [("fig-time-to-accuracy", 4), ("table-optimisers", 12), ("table-static", 3)],
+    ("name", "kinds", "steps"),
+    [("fig-time-to-accuracy", 4, 2), ("table-optimisers", 12, 1), ("table-static", 3, 1)],
 )
 def test_the_full_recipe_starts(
-    name: str, kinds: int, small_pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, kinds: int, steps: int, small_pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = ("--scale", "paper", "--data", small_pictures, "--max-steps", 2, "--threads", 1, "--out", tmp_path / "o")
+    out = tmp_path / "out"
+    options = ("--scale", "paper", "--data", small_pictures, "--max-steps", steps, "--threads", 1, "--out", out)
     assert reproduce(name, *options) == 0
     printed = capsys.readouterr().out
     assert f"the first steps of {kinds} kinds of runs went well" in printed
-    assert "2 steps" in printed
+    assert printed.count(f"{steps} step{'s' if steps > 1 else ''},") == kinds
     assert "resnet" in printed
-    assert not (tmp_path / "o").exists()
+    assert not out.exists()
 
 
 def test_without_timm_the_full_recipe_says_what_to_install(

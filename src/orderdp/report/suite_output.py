@@ -66,7 +66,7 @@ def show_trials(suite: Suite, trials: Iterable[Trial], say: Callable[[str], None
         base = part.base
         say(
             f"  {base['data']}, {base['model']}, {base.get('optimiser', 'sgd')}, {planned.method.name}: "
-            f"{steps} steps, {seconds:.3g} s a step"
+            f"{steps} step{'' if steps == 1 else 's'}, {seconds:.3g} s a step"
         )
     say(f"{suite.id}: the first steps of {n} kinds of runs went well. Nothing was kept.")
 
