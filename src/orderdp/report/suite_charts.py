@@ -133,18 +133,18 @@ def _stage_panel(points: Sequence[StagePoint], title: str, axis: str) -> Any:
     ]
     stages = sorted({point.stage for point in points}, key=_begin)
     both = len({value["who"] for value in values}) > 1
-    below = alt.Legend(orient="bottom", symbolType="stroke", symbolSize=300)
-    dash = (
-        {"strokeDash": alt.StrokeDash("who:N", title=None, sort=["here", "in the paper"], legend=below)} if both else {}
-    )
+    below = alt.Legend(orient="bottom", symbolSize=400)
+    shares = alt.StrokeDash("who:N", title=None, sort=["here", "in the paper"], legend=below)
+    dash = {"strokeDash": shares} if both else {}
     base = alt.Chart(alt.Data(values=values)).encode(
         x=alt.X("stage:N", title="share of the epochs", sort=stages, axis=alt.Axis(labelAngle=0)),
         color=by_method(dict.fromkeys(point.method for point in points)),
     )
     scale = alt.Scale(zero=False)
-    line = base.mark_line(point=True).encode(y=alt.Y("y:Q", title=axis, scale=scale), **dash)
+    y = alt.Y("y:Q", title=axis, scale=scale)
+    line, dots = base.mark_line().encode(y=y, **dash), base.mark_point(filled=True, size=35, opacity=1).encode(y=y)
     bars = base.mark_rule(opacity=0.5).encode(y=alt.Y("low:Q", title=axis, scale=scale), y2="high:Q")
-    return alt.layer(bars, line).properties(width=320, height=240, title=title)
+    return alt.layer(bars, line, dots).properties(width=320, height=240, title=title)
 
 
 def _begin(stage: str) -> tuple[int, int]:

@@ -65,10 +65,19 @@ _TABLE_STATIC = Suite(
     paper_numbers.STATIC,
     {
         "smoke": Scale(
-            (Part(_C10_R18, smoke(**_STATIC_BASE), (FULL, REDUCED, *_STATIC, ORDERDP), (0.5,), (0,), 0.2),),
+            (
+                Part(
+                    _C10_R18,
+                    smoke(data="digits?train=700", **_STATIC_BASE),
+                    (FULL, REDUCED, *_STATIC, ORDERDP),
+                    (0.5,),
+                    (0,),
+                    0.2,
+                ),
+            ),
             CORES,
             SMOKE_MEMORY,
-            "Digits and a plain network, at 50 % only.",
+            "700 digits and a plain network, at 50 % only.",
         ),
         "cpu": Scale(
             (
