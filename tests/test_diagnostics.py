@@ -332,6 +332,8 @@ def test_a_file_that_holds_no_kept_sets_is_refused(tmp_path: Path) -> None:
             KeptSets.load(file)
     with pytest.raises(ConfigError, match=r"indices must be in \[0, 5\)"):
         KeptSets(5).add(1, [5])
+    with pytest.raises(ConfigError, match="0 or larger, got -1"):
+        jaccard([1], [-1])
 
 
 # -- usage, coverage, ages ------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import numpy as np
 from orderdp.errors import ConfigError, RecordError
 from orderdp.planning import is_count
 
-__all__ = ["KeptSets", "expected_jaccard", "jaccard"]
+__all__ = ["KeptSets", "expected_jaccard", "jaccard", "shared"]
 
 _ONES = np.array([bin(byte).count("1") for byte in range(256)], dtype=np.int64)
 
@@ -29,10 +29,16 @@ def jaccard(first: Any, second: Any) -> float:
         first: Indices, in any order.
         second: Others.
     """
-    one, two = np.unique(_indices(first)), np.unique(_indices(second))
-    common = len(np.intersect1d(one, two, assume_unique=True))
-    either = len(one) + len(two) - common
-    return common / either if either else 1.0
+    one, two = _indices(first), _indices(second)
+    members = np.zeros((2, 1 + max(one.max(initial=-1), two.max(initial=-1))), dtype=np.bool_)
+    members[0, one], members[1, two] = True, True
+    return shared(*members)
+
+
+def shared(first: np.ndarray, second: np.ndarray) -> float:
+    """The same for two masks of one length."""
+    either = int(np.count_nonzero(first | second))
+    return int(np.count_nonzero(first & second)) / either if either else 1.0
 
 
 def expected_jaccard(n: int, q: int) -> float:
@@ -75,8 +81,8 @@ class KeptSets:
     def add(self, epoch: int, indices: Any) -> None:
         """Holds on to the set of an epoch; replaces one that is there."""
         which = _indices(indices)
-        if len(which) and not (which.min() >= 0 and which.max() < self.n):
-            raise ConfigError(f"indices must be in [0, {self.n}), got {int(which.min())} to {int(which.max())}.")
+        if which.max(initial=-1) >= self.n:
+            raise ConfigError(f"indices must be in [0, {self.n}), got {int(which.max())}.")
         mask = np.zeros(self.n, dtype=np.bool_)
         mask[which] = True
         self._bits[int(epoch)] = np.packbits(mask)
@@ -157,4 +163,6 @@ def _indices(values: Any) -> np.ndarray:
             f"a set must be given as a flat list of indices, got {array.dtype} of shape {array.shape}. "
             "np.flatnonzero(mask) turns a mask into one."
         )
+    if array.min() < 0:
+        raise ConfigError(f"indices must be 0 or larger, got {int(array.min())}.")
     return array

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 from orderdp.diagnostics.ages import score_ages
 from orderdp.diagnostics.cosine import GradientCosine, LossFunction, gradient_cosine, without_lone_last
 from orderdp.diagnostics.gradients import GradientNorms, gradient_norm
-from orderdp.diagnostics.kept_sets import jaccard
+from orderdp.diagnostics.kept_sets import shared
 from orderdp.diagnostics.risk import surrogate_risk
 from orderdp.diagnostics.usage import usage_summary
 from orderdp.errors import ConfigError
@@ -60,7 +60,7 @@ class Diagnostics:
         self._model = model
         self._risk = risk
         self._usage: torch.Tensor | None = pruner.usage  # at the end of the epoch before
-        self._previous: np.ndarray | None = None  # what that epoch kept
+        self._previous: np.ndarray | None = None  # what that epoch kept, as a mask
 
     def step(self, scale: torch.Tensor | float = 1.0) -> None:
         """Notes the norm of the gradients. After ``backward()``, before ``optimizer.step()``.
@@ -96,13 +96,13 @@ class Diagnostics:
 
     def measure(self) -> dict[str, float | None]:
         """What `epoch` would return, and nothing else."""
-        kept, usage = self.kept(), usage_summary(self._pruner.usage)
+        counts = self._pruner.usage
+        kept, usage = self._used_since(counts), usage_summary(counts)
         ages = score_ages(self._pruner.seen, self._pruner.epoch)
-        both = kept is not None and self._previous is not None
         found: dict[str, float | None] = {
             "epoch": self._pruner.epoch,
-            "samples": None if kept is None else len(kept),
-            "jaccard": jaccard(self._previous, kept) if both else None,
+            "samples": None if kept is None else int(kept.sum()),
+            "jaccard": None if kept is None or self._previous is None else shared(self._previous, kept),
             "coverage": usage.coverage,
             "usage_min": usage.fewest,
             "usage_mean": usage.mean,
@@ -118,14 +118,18 @@ class Diagnostics:
 
     def advance(self) -> None:
         """Goes on to the next epoch. `epoch` does so by itself."""
-        self._previous, self._usage = self.kept(), self._pruner.usage
+        counts = self._pruner.usage
+        self._previous, self._usage = self._used_since(counts), counts
         self.norms.clear()
 
     def kept(self) -> np.ndarray | None:
         """What has been trained on since the last `epoch`; None where its beginning was not seen."""
-        if self._usage is None:
-            return None
-        return np.flatnonzero((self._pruner.usage > self._usage).numpy())
+        mask = self._used_since(self._pruner.usage)
+        return None if mask is None else np.flatnonzero(mask)
+
+    def _used_since(self, counts: torch.Tensor) -> np.ndarray | None:
+        """Which samples were trained on since the last `epoch`, as a mask."""
+        return None if self._usage is None else (counts > self._usage).numpy()
 
     def _measured_risk(self) -> dict[str, float | None]:
         pruner = self._pruner
