@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,17 +12,20 @@ import torch
 from orderdp.errors import ConfigError
 from orderdp.testing import global_generators_untouched
 from orderdp.workbench.averaging import IterateAverage
+from orderdp.workbench.folder_task import FolderTask
 from orderdp.workbench.learning_rates import SCHEDULES, onecycle
 from orderdp.workbench.mixing import cutmix, mixed_losses, mixup
 from orderdp.workbench.models import build_model
 from orderdp.workbench.optimisers import build_optimiser
 from orderdp.workbench.resnet import resnet18, resnet50
+from orderdp.workbench.settings import Settings
+from orderdp.workbench.task import Losses
 
 
-@pytest.mark.parametrize("name", ["mlp", "cnn", "resnet18"])
+@pytest.mark.parametrize("name", ["mlp", "cnn", "vit", "resnet18"])
 @pytest.mark.parametrize("shape", [(1, 8, 8), (1, 28, 28), (3, 32, 32)])
 def test_a_model_maps_images_to_logits(name: str, shape: tuple[int, ...]) -> None:
-    model = build_model(name, shape=shape, classes=7, seed=0, width=4)
+    model = build_model(name, shape=shape, classes=7, seed=0, width=16)
     assert model(torch.randn(3, *shape, generator=torch.Generator().manual_seed(0))).shape == (3, 7)
 
 
@@ -31,6 +35,34 @@ def test_the_resnets_have_as_many_parameters_as_published_ones_with_this_stem() 
 
     assert size(resnet18((3, 32, 32), 10)) == 11_173_962
     assert size(resnet50((3, 32, 32), 10)) == 23_520_842
+
+
+def test_images_from_a_folder_are_blended_too_and_keep_a_score_of_their_own() -> None:
+    generator = torch.Generator().manual_seed(0)
+    samples = [(torch.randn(1, 8, 8, generator=generator), label % 3) for label in range(6)]
+    data = SimpleNamespace(train=samples, test=samples, classes=3)
+    batch = (torch.stack([image for image, _ in samples]), torch.tensor([label for _, label in samples]))
+
+    def losses(**blending: float) -> Losses:
+        task = FolderTask(data, Settings(model="mlp", width=8, **blending), torch.device("cpu"))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(1)
+            return task.losses(task.build_model(0), batch)
+
+    assert losses().scores is None
+    blended = losses(mixup=1.0, cutmix=1.0)
+    assert torch.equal(blended.losses, losses(mixup=1.0, cutmix=1.0).losses)  # the run's own generator decides
+    assert not torch.allclose(blended.losses, losses().losses)
+    assert blended.scores is not None
+    assert not torch.allclose(blended.losses, blended.scores)
+    assert blended.scores.requires_grad is False
+
+
+def test_a_transformer_needs_images_and_whole_heads() -> None:
+    with pytest.raises(ConfigError, match=r"needs images .* got samples of shape \(5,\)"):
+        build_model("vit", shape=(5,), classes=3, seed=0)
+    with pytest.raises(ConfigError, match="multiple of 16, got 20"):
+        build_model("vit", shape=(1, 8, 8), classes=3, seed=0, width=20)
 
 
 def test_weights_depend_on_the_seed_alone() -> None:

@@ -355,6 +355,14 @@ def test_a_group_that_is_made_after_the_pruner_is_too_late() -> None:
         assert "split when the pruner is made: then this was rank 0 of 1" in str(error)
 
 
+def test_what_nobody_has_all_of_or_is_not_kept_cannot_be_looked_at() -> None:
+    pruner = Pruner(OrderDP(0.4), 20, table="sharded")
+    with pytest.raises(ConfigError, match="each process has its own part"):
+        pruner.preview()
+    with pytest.raises(ConfigError, match="keeps no epochs"):
+        _ = pruner.seen
+
+
 def test_more_processes_than_samples_kept_are_refused() -> None:
     for error in in_threads(4, lambda rank: pruner_on(rank, n=5), kind=FullRank):
         assert isinstance(error, ConfigError)

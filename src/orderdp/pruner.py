@@ -391,6 +391,8 @@ class Pruner:
     @property
     def seen(self) -> torch.Tensor:
         """The epoch in which every sample was last trained on or observed, a copy on the CPU; -1 for never."""
+        if self.table == "sharded":
+            raise ConfigError('a sharded table keeps no epochs, to be small. Use table="replicated" to know them.')
         return torch.tensor(self._table["seen"], dtype=torch.int64)
 
     def preview(self) -> Selection:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from orderdp.commands.run_all import numbers, run_all
 from orderdp.commands.run_options import add_run_options, place_of, settings_of
 from orderdp.commands.saying import say
 from orderdp.errors import ConfigError
 
 if TYPE_CHECKING:
     from orderdp.workbench.comparing import Place
-    from orderdp.workbench.records import Run
     from orderdp.workbench.settings import Settings
 
 __all__ = ["DESCRIPTION", "NAME", "SUMMARY", "add", "run"]
@@ -63,8 +63,8 @@ def run(options: argparse.Namespace) -> None:
 
     written = split_outside_brackets(options.policies, ",")
     contenders = [parse_contender(text) for text in written if text.strip()]
-    seeds = _numbers(options.seeds, int, "--seeds")
-    ratios = _numbers(options.prune_ratios, float, "--prune-ratios")
+    seeds = numbers(options.seeds, int, "--seeds")
+    ratios = numbers(options.prune_ratios, float, "--prune-ratios")
     if options.jobs < 1:
         raise ConfigError(f"--jobs must be at least 1, got {options.jobs}.")
     base = settings_of(options, policy="full", prune_ratio=None)
@@ -79,26 +79,11 @@ def run(options: argparse.Namespace) -> None:
                 base, [entry for entry in contenders if entry.policy not in ("full", "reduced")], seeds, place, options
             )
         else:
-            _train(runs, place, options)
+            run_all(runs, place, jobs=options.jobs, quiet=options.quiet)
     except KeyboardInterrupt:
         say(f"Interrupted; saved. Go on with: {place.command}")
         raise
     _report(options)
-
-
-def _train(runs: list[Settings], place: Place, options: argparse.Namespace) -> list[Run]:
-    from orderdp.workbench.comparing import compare_all, finished
-    from orderdp.workbench.progress import show_progress
-    from orderdp.workbench.records import read_run
-
-    done = sum(finished(place.out, settings) is not None for settings in runs)
-    if done and not options.quiet:
-        say(f"{done} of {len(runs)} runs are finished already.")
-    if done < len(runs):
-        with show_progress(len(runs), done, quiet=options.quiet, say=say) as progress:
-            for settings, summary in compare_all(runs, place, jobs=options.jobs, watch=progress.watch):
-                progress.ended(settings, summary)
-    return [read_run(place.out / "runs" / settings.run_id) for settings in runs]
 
 
 def _search(base: Settings, contenders: list[Any], seeds: list[int], place: Place, options: argparse.Namespace) -> None:
@@ -107,7 +92,11 @@ def _search(base: Settings, contenders: list[Any], seeds: list[int], place: Plac
     for contender in contenders:
         best = None
         for probe in find_lossless(
-            base, contender, seeds, lambda runs: _train(runs, place, options), resolution=options.resolution
+            base,
+            contender,
+            seeds,
+            lambda runs: run_all(runs, place, jobs=options.jobs, quiet=options.quiet),
+            resolution=options.resolution,
         ):
             say(f"{probe.row.label}: {probe.row.verdict}")
             best = probe if probe.lossless else best
@@ -131,10 +120,3 @@ def _report(options: argparse.Namespace) -> None:
         report_command(options.out, say=say)
     except ConfigError as error:  # the page needs an extra; the table does not
         say(f"No page was written: {error}")
-
-
-def _numbers(text: str, kind: type, option: str) -> list[Any]:
-    try:
-        return [kind(part) for part in text.split(",") if part.strip()]
-    except ValueError:
-        raise ConfigError(f"{option} must be numbers separated by commas, got {text!r}.") from None

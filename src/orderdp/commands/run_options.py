@@ -44,7 +44,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     what = parser.add_argument_group("what is trained")
     what.add_argument("--data", default=unset, metavar="D", help="name or path, with modifiers: see orderdp data")
     what.add_argument(
-        "--model", default=unset, metavar="M", help="mlp, cnn, resnet18, resnet50, timm:NAME, module:factory"
+        "--model", default=unset, metavar="M", help="mlp, cnn, vit, resnet18, resnet50, timm:NAME, module:factory"
     )
     what.add_argument(
         "--task", default=unset, metavar="MODULE:FACTORY", help="data, model, loss and metric of your own"

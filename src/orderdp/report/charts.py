@@ -9,7 +9,7 @@ from typing import Any
 
 from orderdp.errors import ConfigError
 
-__all__ = ["altair", "save"]
+__all__ = ["altair", "check_ending", "save"]
 
 _KINDS: dict[str, dict[str, Any]] = {".png": {"scale_factor": 2.0}, ".svg": {}, ".html": {"inline": True}}
 
@@ -27,11 +27,17 @@ def altair() -> ModuleType:
     return module
 
 
-def save(chart: Any, path: Path) -> None:
-    """Writes a chart to `path`, as its ending says, under a temporary name that is then renamed."""
+def check_ending(path: Path) -> str:
+    """The ending of a figure's file, or an error that says which there are."""
     kind = path.suffix.lower()
     if kind not in _KINDS:
         raise ConfigError(f"a figure must end in {', '.join(_KINDS)}, got {os.fspath(path)!r}.")
+    return kind
+
+
+def save(chart: Any, path: Path) -> None:
+    """Writes a chart to `path`, as its ending says, under a temporary name that is then renamed."""
+    kind = check_ending(path)
     temporary = path.with_name(f".{path.stem}.{os.getpid()}{kind}")
     try:
         chart.save(os.fspath(temporary), **_KINDS[kind])

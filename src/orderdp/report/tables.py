@@ -8,7 +8,14 @@ from collections.abc import Iterable, Sequence
 __all__ = ["show"]
 
 
-def show(title: str, header: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: bool = False) -> None:
+def show(
+    title: str,
+    header: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    numbers: bool = False,
+    names: bool = False,
+) -> None:
     """Prints a table; without a header line where all of it is empty.
 
     Args:
@@ -16,6 +23,7 @@ def show(title: str, header: Sequence[str], rows: Iterable[Sequence[str]], *, nu
         header: Of the columns.
         rows: Their cells.
         numbers: Whether all but the first column hold numbers, which are not broken up.
+        names: Whether the first column holds names to be typed, which are not broken up.
     """
     lines = [tuple(row) for row in rows]
     if importlib.util.find_spec("rich") is None:
@@ -29,7 +37,8 @@ def show(title: str, header: Sequence[str], rows: Iterable[Sequence[str]], *, nu
         title=title, title_justify="left", box=box.SIMPLE, show_header=any(header), padding=(0, 1 - numbers, 0, 1)
     )
     for place, name in enumerate(header):
-        table.add_column(name, overflow="fold", style="bold" if place == 0 else "", no_wrap=numbers and place > 0)
+        whole = names if place == 0 else numbers
+        table.add_column(name, overflow="fold", style="bold" if place == 0 else "", no_wrap=whole)
     for line in lines:
         table.add_row(*line)
     Console().print(table)

@@ -10,6 +10,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from orderdp.losses import predictions
+from orderdp.randomness import generator
+from orderdp.workbench.mixing import blend, mixed_losses
 from orderdp.workbench.models import build_model
 from orderdp.workbench.settings import Settings
 from orderdp.workbench.task import Losses
@@ -25,7 +27,7 @@ class FolderTask:
 
     Args:
         data: The images, as map-style data sets.
-        settings: Model and label smoothing.
+        settings: Model, MixUp, CutMix, label smoothing.
         device: Where the model is.
     """
 
@@ -51,11 +53,20 @@ class FolderTask:
         return model.to(self.device)
 
     def losses(self, model: nn.Module, batch: Any) -> Losses:
-        """Cross-entropy."""
+        """Cross-entropy; under MixUp and CutMix the score is the sample's own."""
         images, targets = (part.to(self.device, non_blocking=True) for part in batch)
-        logits = model(images)
-        losses = F.cross_entropy(logits, targets, reduction="none", label_smoothing=self.settings.label_smoothing)
-        return Losses(losses, None, predictions(logits, targets))
+        smoothing = self.settings.label_smoothing
+        if not (self.settings.mixup or self.settings.cutmix):
+            logits = model(images)
+            losses = F.cross_entropy(logits, targets, reduction="none", label_smoothing=smoothing)
+            return Losses(losses, None, predictions(logits, targets))
+        # From torch's generator: a run has one of its own, which its checkpoints hold.
+        mixture = blend(
+            images, self.settings.mixup, self.settings.cutmix, generator(int(torch.randint(1 << 31, ())), "mix")
+        )
+        logits = model(mixture.images)
+        losses, scores = mixed_losses(logits, targets, mixture, smoothing)
+        return Losses(losses, scores, predictions(logits, targets))
 
     def metric(self, model: nn.Module, batch: Any) -> torch.Tensor:
         """1 where the largest logit is that of the right class."""

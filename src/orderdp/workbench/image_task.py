@@ -15,7 +15,7 @@ from orderdp import Pruner
 from orderdp.losses import predictions
 from orderdp.randomness import generator
 from orderdp.workbench.data import Augment, Pictures
-from orderdp.workbench.mixing import Mixture, cutmix, mixed_losses, mixup
+from orderdp.workbench.mixing import blend, mixed_losses
 from orderdp.workbench.models import build_model
 from orderdp.workbench.settings import Settings
 from orderdp.workbench.task import Losses
@@ -89,20 +89,13 @@ class ImageTask:
         """Cross-entropy; under MixUp and CutMix the score is the sample's own."""
         images, targets, rng = batch
         smoothing = self.settings.label_smoothing
-        mixture = None if rng is None else self._mixture(images, rng)
+        mixture = None if rng is None else blend(images, self.settings.mixup, self.settings.cutmix, rng)
         logits = model(images if mixture is None else mixture.images)
         if mixture is None:
             losses = F.cross_entropy(logits, targets, reduction="none", label_smoothing=smoothing)
             return Losses(losses, None, _Told(logits, targets))
         losses, scores = mixed_losses(logits, targets, mixture, smoothing)
         return Losses(losses, scores, _Told(logits, targets))
-
-    def _mixture(self, images: torch.Tensor, rng: np.random.Generator) -> Mixture:
-        both = self.settings.mixup > 0 and self.settings.cutmix > 0
-        use_cutmix = rng.random() < 0.5 if both else self.settings.cutmix > 0
-        if use_cutmix:
-            return cutmix(images, self.settings.cutmix, rng)
-        return mixup(images, self.settings.mixup, rng)
 
     def test_batches(self) -> Iterator[Any]:
         """The test set in order."""

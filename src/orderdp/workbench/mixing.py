@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-__all__ = ["Mixture", "cutmix", "mixed_losses", "mixup"]
+__all__ = ["Mixture", "blend", "cutmix", "mixed_losses", "mixup"]
 
 
 class Mixture(NamedTuple):
@@ -23,6 +23,13 @@ class Mixture(NamedTuple):
     images: torch.Tensor
     partner: torch.Tensor
     share: float
+
+
+def blend(images: torch.Tensor, mixup_alpha: float, cutmix_alpha: float, rng: np.random.Generator) -> Mixture:
+    """MixUp or CutMix, whichever has an alpha above 0; one of them by chance where both have."""
+    both = mixup_alpha > 0 and cutmix_alpha > 0
+    use_cutmix = rng.random() < 0.5 if both else cutmix_alpha > 0
+    return cutmix(images, cutmix_alpha, rng) if use_cutmix else mixup(images, mixup_alpha, rng)
 
 
 def mixup(images: torch.Tensor, alpha: float, rng: np.random.Generator) -> Mixture:

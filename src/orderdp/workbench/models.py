@@ -13,6 +13,7 @@ from orderdp.errors import ConfigError
 from orderdp.naming import checked_name
 from orderdp.workbench.plugins import from_outside
 from orderdp.workbench.resnet import resnet18, resnet50
+from orderdp.workbench.vit import CompactViT
 
 __all__ = ["MODELS", "CompactCNN", "build_model"]
 
@@ -86,6 +87,7 @@ class _Residual(nn.Module):
 MODELS: dict[str, Callable[..., nn.Module]] = {
     "mlp": mlp,
     "cnn": CompactCNN,
+    "vit": CompactViT,
     "resnet18": resnet18,
     "resnet50": resnet50,
 }

@@ -1,0 +1,142 @@
+"""Tables of the figures: what their points are, in numbers."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from itertools import accumulate
+
+from orderdp.diagnostics import time_to_accuracy
+from orderdp.workbench.reading import Run
+from orderdp.workbench.statistics import Row
+from orderdp.workbench.suites.measured import PartResults, Result
+from orderdp.workbench.suites.suite import Suite, Table
+from orderdp.workbench.suites.tables import accuracy_cell, duration, percent, title
+
+__all__ = [
+    "ablation_tables",
+    "is_decomposition",
+    "ratio_tables",
+    "time_to_accuracy_tables",
+    "usage_counts",
+    "usage_tables",
+]
+
+_TARGETS = (0.95, 0.98, 0.99)
+
+
+def ratio_tables(suite: Suite, parts: Sequence[PartResults]) -> list[Table]:
+    """Accuracy and time of each method at each ratio."""
+    tables = []
+    for part in parts:
+        rows: list[tuple[str, ...]] = []
+        for result in part.results:
+            rows.append(_cost_row(result, f"{result.method.name} {_asked(result)}".strip()))
+        limit = suite.printed.number(part.part.beside, "InfoBatch", "largest ratio reached")
+        notes = [_claim(suite, part)]
+        if limit is not None:
+            own = max((result.row.saved or 0.0 for result in part.of("InfoBatch")), default=0.0)
+            notes.append(f"The most InfoBatch left out: {own:.1%} here, {limit.value:g} % in the paper.")
+        header = ("", "accuracy % (to full)", "samples saved", "time saved", "time")
+        tables.append(Table(title(suite, part), header, rows, tuple(notes)))
+    return tables
+
+
+def ablation_tables(suite: Suite, parts: Sequence[PartResults]) -> list[Table]:
+    """Pools of several sizes at one ratio, then several ratios."""
+    tables = []
+    for part in parts:
+        for kind, name in ((True, "exploration x exploitation"), (False, "ratio")):
+            shown = [result for result in part.results if is_decomposition(result) == kind]
+            rows = [_cost_row(result, f"{_asked(result)} {result.method.name}".strip()) for result in shown]
+            header = (name, "accuracy % (to full)", "samples saved", "time saved", "time")
+            tables.append(Table(title(suite, part), header, rows, (_claim(suite, part),)))
+    return tables
+
+
+def is_decomposition(result: Result) -> bool:
+    """Whether the size of its pool was chosen."""
+    return "exploration" in result.method.parameters
+
+
+def _cost_row(result: Result, name: str) -> tuple[str, ...]:
+    row = result.row
+    return (name, accuracy_cell(row), percent(row.saved), percent(row.saved_time), duration(row.seconds))
+
+
+def _asked(result: Result) -> str:
+    return "" if result.ratio is None else f"{result.column} %"
+
+
+def _claim(suite: Suite, part: PartResults) -> str:
+    printed = suite.printed
+    return f"paper: {printed.claim} ({part.part.beside}, {printed.setting}; {printed.source}, without numbers)."
+
+
+# -- usage ----------------------------------------------------------------------------------------------------------
+
+
+def usage_tables(suite: Suite, parts: Sequence[PartResults]) -> list[Table]:
+    """How many samples were never used, and how often the others were."""
+    rows: list[tuple[str, ...]] = []
+    for part in parts:
+        for result in part.results:
+            counts = usage_counts(result.row)
+            if not counts:
+                continue
+            n = sum(counts)
+            used = [times for times, samples in enumerate(counts) if samples]
+            mean = sum(times * samples for times, samples in enumerate(counts)) / n
+            name = f"{_asked(result)} {result.method.name}, {part.part.base['epochs']} epochs"
+            rows.append((name, f"{counts[0]:,} of {n:,}", str(used[0]), _median(counts), str(used[-1]), f"{mean:.2f}"))
+    header = ("left out", "never used", "least", "median", "most", "mean")
+    return [Table(title(suite, parts[0]), header, rows, (_claim(suite, parts[0]),))]
+
+
+def usage_counts(row: Row) -> list[int]:
+    """How many samples were used 0, 1, 2, ... times, in the first run."""
+    return [int(count) for count in (row.runs[0].summary or {}).get("usage") or []] if row.runs else []
+
+
+def _median(counts: Sequence[int]) -> str:
+    half = sum(counts) / 2
+    return str(next(times for times, below in enumerate(accumulate(counts)) if below >= half))
+
+
+# -- time to accuracy -----------------------------------------------------------------------------------------------
+
+
+def time_to_accuracy_tables(suite: Suite, parts: Sequence[PartResults]) -> list[Table]:
+    """How long it takes to come within reach of what full data ends at."""
+    return [_race(suite, part) for part in parts]
+
+
+def _race(suite: Suite, part: PartResults) -> Table:
+    full = part.full
+    if full is None or full.metric is None:
+        return Table(title(suite, part), ("",), [], ("There is no finished run of full data to set the target.",))
+    targets = [share * full.metric for share in _TARGETS]
+    rows: list[tuple[str, ...]] = []
+    for result in part.results:
+        times = [[_seconds_to(run, target) for run in result.row.runs] for target in targets]
+        name = f"{result.method.name} {_asked(result)}".strip()
+        rows.append((name, *map(_reached, times), accuracy_cell(result.row)))
+    header = ("time to reach", *(f"{target:.2f} %" for target in targets), "at the end (to full)")
+    shares = ", ".join(f"{share:.0%}" for share in _TARGETS)
+    return Table(
+        title(suite, part), header, rows, (f"The targets are {shares} of what full data ends at.", _claim(suite, part))
+    )
+
+
+def _seconds_to(run: Run, target: float) -> float | None:
+    proxy_seconds = float((run.summary or {}).get("proxy_seconds") or 0.0)
+    found = time_to_accuracy(run.epochs, target, proxy_seconds=proxy_seconds)
+    return None if found is None else found.seconds
+
+
+def _reached(times: Sequence[float | None]) -> str:
+    found = [time for time in times if time is not None]
+    if not found:
+        return "never"
+    some = "" if len(found) == len(times) else f" ({len(found)} of {len(times)})"
+    return f"{duration(statistics.fmean(found))}{some}"
