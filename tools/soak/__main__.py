@@ -12,6 +12,7 @@ import shutil
 import tempfile
 import time
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -42,9 +43,9 @@ HANGS_AFTER = 4 * GROUP_SECONDS
 
 def any_trial(number: int, rng: random.Random) -> tuple[Trial, str]:
     """A training, and what may be expected of it: "equal" to an undisturbed one, or "invariants" only."""
-    kind = rng.choice(["equal", "equal", "ragged", "nan"])
+    kind = rng.choice(["equal", "sharded", "ragged", "nan"])
     rounds = rng.randint(4, 12)
-    policy = rng.choice(POLICIES)
+    policy = POLICIES[0] if kind == "sharded" else rng.choice(POLICIES)
     kept = STEP * rounds
     n = round(kept / (1 - policy["prune_ratio"]))
     if kind == "ragged":
@@ -60,6 +61,7 @@ def any_trial(number: int, rng: random.Random) -> tuple[Trial, str]:
             pad=kind == "ragged" and rng.random() < 0.5,
             nan_share=0.05 if kind == "nan" else 0.0,
             slow_seconds=rng.choice([0.0, 0.01, 0.03]),
+            sharded=kind == "sharded",
         ),
         kind,
     )
@@ -140,13 +142,13 @@ class Soak:
             time.sleep(0.002)
 
     def _reference(self, trial: Trial, kind: str, lives: list[Life]) -> Any:
-        """The same without a disturbance: in one process, or for NaN in as many as there were."""
+        """The same without a disturbance: in one process with the whole table, or for NaN in as many as there were."""
         if kind == "ragged":
             return [], {}
         world = lives[-1].world if kind == "nan" else 1
         folder = self.folder / f"reference-{trial.number}"
         folder.mkdir()
-        if not self._one_life(trial, folder, world, 0, None):
+        if not self._one_life(replace(trial, sharded=False), folder, world, 0, None):
             self.faults.append(f"trial {trial.number}: the undisturbed training failed")
             return [], {}
         table = orderdp.load_checkpoint(folder / "result-0.pt")["table"]

@@ -52,16 +52,21 @@ def faults_of(
             what is left over of an epoch.
     """
     results = [orderdp.load_checkpoint(folder / f"result-{rank}.pt") for rank in range(lives[-1].world)]
-    table, steps = results[0]["table"], history(folder, lives)
+    tables, steps = [result["table"] for result in results], history(folder, lives)
     faults = []
-    for rank, result in enumerate(results[1:], start=1):
-        if not _same(result["table"], table):
-            faults.append(f"the table of rank {rank} differs from that of rank 0")
+    if trial.sharded:
+        table = {name: torch.cat([part[name] for part in tables]) for name in tables[0]}
+    else:
+        table = tables[0]
+        differ = [rank for rank, other in enumerate(tables) if not _same(other, table)]
+        faults += [f"the table of rank {rank} differs from that of rank 0" for rank in differ]
     faults += _counts(trial, steps, lives)
     faults += _bookkeeping(trial, steps, table)
     expected_steps, expected_table = reference
+    if trial.sharded:  # parts of a table are visited in an order of their own
+        steps, expected_steps = _by_epoch(steps), _by_epoch(expected_steps)
     if expected_steps and steps != expected_steps:
-        faults.append("the samples of some step are not those of the undisturbed training")
+        faults.append("the samples of some step or epoch are not those of the undisturbed training")
     if expected_table and not _same(table, expected_table):
         faults.append("the table is not that of the undisturbed training")
     return faults
@@ -93,6 +98,13 @@ def _bookkeeping(trial: Trial, steps: list[tuple[int, list[int]]], table: dict[s
     if not torch.isposinf(table["score"][never]).all() or torch.isposinf(table["score"][~never]).any():
         faults.append("a sample is unseen in the table and not in the steps, or the other way round")
     return faults
+
+
+def _by_epoch(steps: list[tuple[int, list[int]]]) -> list[tuple[int, list[int]]]:
+    epochs: dict[int, list[int]] = {}
+    for epoch, samples in steps:
+        epochs.setdefault(epoch, []).extend(samples)
+    return [(epoch, sorted(samples)) for epoch, samples in sorted(epochs.items())]
 
 
 def _same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:

@@ -7,7 +7,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import torch.distributed as dist
 import orderdp
 from orderdp.errors import OrderDPWarning
 from orderdp.policies import build
+from orderdp.sharded import load_parts, save_parts
 
 __all__ = ["CHECKPOINT", "GROUP_SECONDS", "Trial", "live", "losses_of", "steps_logged"]
 
@@ -39,6 +40,7 @@ class Trial:
         pad: Whether shares are filled up.
         nan_share: Share of losses that are NaN.
         slow_seconds: How long the slowest process sleeps in each step.
+        sharded: Whether each process holds its own part of the table.
     """
 
     number: int
@@ -50,12 +52,17 @@ class Trial:
     pad: bool = False
     nan_share: float = 0.0
     slow_seconds: float = 0.0
-    options: dict[str, Any] = field(default_factory=dict)
+    sharded: bool = False
 
     def pruner(self) -> orderdp.Pruner:
         """A fresh one."""
         return orderdp.Pruner(
-            build(**self.policy), self.n, seed=self.number, epochs=self.epochs, pad=self.pad, **self.options
+            build(**self.policy),
+            self.n,
+            seed=self.number,
+            epochs=self.epochs,
+            pad=self.pad,
+            table="sharded" if self.sharded else "replicated",
         )
 
 
@@ -88,9 +95,7 @@ def _train(rank: int, world: int, folder: Path, trial: Trial, life: int) -> None
     pruner, steps = trial.pruner(), 0
     checkpoint = folder / CHECKPOINT
     if checkpoint.exists():
-        state = orderdp.load_checkpoint(checkpoint)
-        pruner.load_state_dict(state["pruner"])
-        steps = state["steps"]
+        steps = _load(pruner, checkpoint)
     with (folder / f"steps-{life}-{rank}.jsonl").open("w", encoding="utf-8", buffering=1) as log:
         for epoch in range(pruner.epoch, trial.epochs):
             for batch in pruner.batch_sampler(trial.step // world):
@@ -101,18 +106,35 @@ def _train(rank: int, world: int, folder: Path, trial: Trial, life: int) -> None
                 if rank == 0 and trial.slow_seconds:
                     time.sleep(trial.slow_seconds)
                 if steps % trial.save_every == 0:
-                    _save(rank, pruner, steps, checkpoint)
+                    _save(rank, pruner, steps, checkpoint, life)
     pruner.sync()
     table = {"score": pruner.scores, "usage": pruner.usage}
     report = {name: pruner.report()[name] for name in ("epoch", "kept", "coverage", "repeated")}
     orderdp.save_checkpoint(folder / f"result-{rank}.pt", {"table": table, "report": report, "steps": steps})
 
 
-def _save(rank: int, pruner: orderdp.Pruner, steps: int, path: Path) -> None:
-    pruner.sync()
+def _save(rank: int, pruner: orderdp.Pruner, steps: int, path: Path, life: int) -> None:
+    state: dict[str, Any] = {"steps": steps}
+    if pruner.table == "sharded":
+        state["parts"] = f"parts-{life}-{steps}"  # a life before may have died while it wrote the same step
+        save_parts(pruner, path.parent / state["parts"])
+        dist.barrier()  # all parts are there before the job knows of them
+    else:
+        pruner.sync()
+        state["pruner"] = pruner.state_dict() if rank == 0 else None
     if rank == 0:
-        orderdp.save_checkpoint(path, {"pruner": pruner.state_dict(), "steps": steps})
+        orderdp.save_checkpoint(path, state)
     dist.barrier()
+
+
+def _load(pruner: orderdp.Pruner, path: Path) -> int:
+    """Puts the pruner back; says after how many steps that is."""
+    state = orderdp.load_checkpoint(path)
+    if pruner.table == "sharded":
+        load_parts(pruner, path.parent / state["parts"])
+    else:
+        pruner.load_state_dict(state["pruner"])
+    return int(state["steps"])
 
 
 def steps_logged(folder: Path, life: int, rank: int) -> Iterator[tuple[int, int, list[int]]]:
