@@ -38,11 +38,11 @@ def commands(page: str) -> list[list[str]]:
 
 
 def filled(page: str) -> str:
-    """The page with the tables that its records give."""
+    """The page with the tables that its records give; without times, which are those of a machine with other work."""
 
     def table(match: re.Match[str]) -> str:
         head, study, ratio, _, end = match.groups()
-        return f"{head}\n{markdown_of(_at(read_runs(RECORDS / study), ratio))}\n\n{end}"
+        return f"{head}\n{markdown_of(_at(read_runs(RECORDS / study), ratio), times=False)}\n\n{end}"
 
     return _TABLE.sub(table, page)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import webbrowser
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from orderdp.naming import checked_name
@@ -12,7 +12,7 @@ from orderdp.report.charts import save
 from orderdp.report.page import write_report
 from orderdp.report.run_charts import charts
 from orderdp.report.run_facts import counted_out, task_name, tasks
-from orderdp.report.run_tables import COLUMNS, Cell, headline
+from orderdp.report.run_tables import COLUMNS, COLUMNS_WITHOUT_TIME, Cell, Column, headline
 from orderdp.workbench.reading import Run, read_runs
 from orderdp.workbench.statistics import Row, compare
 
@@ -57,15 +57,16 @@ def markdown_report(directory: str | os.PathLike[str]) -> str:
     return markdown_of(read_runs(directory))
 
 
-def markdown_of(runs: list[Run]) -> str:
-    """The same of runs that were read already."""
+def markdown_of(runs: list[Run], *, times: bool = True) -> str:
+    """The same of runs that were read already; without times where a machine had other work to do."""
+    columns = COLUMNS if times else COLUMNS_WITHOUT_TIME
     by_task = tasks(compare(runs))
     parts = []
     for rows in by_task:
         title = f"### {_escaped(task_name(rows, by_task))}"
-        first, *more = map(_escaped, headline(rows))
+        first, *more = map(_escaped, headline(rows, times=times))
         troubled = [f"- {run['state']}: {_escaped(run['text'])}" for run in counted_out(rows)]
-        parts += [title, " ".join([f"**{first}**", *more]), _table(rows), "\n".join(troubled)]
+        parts += [title, " ".join([f"**{first}**", *more]), _table(rows, columns), "\n".join(troubled)]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -94,9 +95,9 @@ def export_charts(directory: str | os.PathLike[str], out: str | os.PathLike[str]
     return paths
 
 
-def _table(rows: list[Row]) -> str:
-    lines = [[column.title for column in COLUMNS], ["---:" if column.numeric else "---" for column in COLUMNS]]
-    lines += [[_cell(column.cell(row)) for column in COLUMNS] for row in rows]
+def _table(rows: list[Row], columns: Sequence[Column]) -> str:
+    lines = [[column.title for column in columns], ["---:" if column.numeric else "---" for column in columns]]
+    lines += [[_cell(column.cell(row)) for column in columns] for row in rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from orderdp.workbench.intervals import Difference
 from orderdp.workbench.statistics import Row
 
-__all__ = ["COLUMNS", "Cell", "Column", "duration", "headline", "note"]
+__all__ = ["COLUMNS", "COLUMNS_WITHOUT_TIME", "Cell", "Column", "duration", "headline", "note"]
 
 _NOTHING = "–"  # noqa: RUF001
 _CONTROLS = ("full", "reduced", "random")
@@ -37,8 +37,13 @@ class Column:
     numeric: bool = True
 
 
-def headline(rows: Sequence[Row]) -> list[str]:
-    """The verdict on one task in sentences; the first is the most important."""
+def headline(rows: Sequence[Row], *, times: bool = True) -> list[str]:
+    """The verdict on one task in sentences; the first is the most important.
+
+    Args:
+        rows: Of the task.
+        times: Whether to speak of time, too.
+    """
     if not any(row.runs for row in rows):
         failed = sum(len(row.failed) for row in rows)
         unfinished = sum(len(row.unfinished) for row in rows)
@@ -49,7 +54,7 @@ def headline(rows: Sequence[Row]) -> list[str]:
         what = "a method to set against full data" if not methods else "full data of the same seeds"
         return [f"Nothing can be said yet: there is no finished run of {what}."]
     best = max(judged, key=_merit)
-    return [_main_sentence(best), *_control_sentences(best)]
+    return [_main_sentence(best, times), *_control_sentences(best)]
 
 
 def _merit(row: Row) -> tuple[int, float]:
@@ -66,11 +71,11 @@ def _merit(row: Row) -> tuple[int, float]:
     return 1, difference.low
 
 
-def _main_sentence(row: Row) -> str:
+def _main_sentence(row: Row, times: bool) -> str:
     difference = row.against_full
     pairs = difference.pairs if difference else 0
     result = f"{row.label} trained on {_change(row.saved, 'fewer', 'more')} samples"
-    if row.saved_time is not None:
+    if times and row.saved_time is not None:
         result += f" and took {_change(row.saved_time, 'less', 'more')} time"
     result += f" than full data: {row.verdict}"
     if pairs > 1:
@@ -156,13 +161,18 @@ def _difference(difference: Difference | None) -> Cell:
     return Cell(f"{difference.mean:+.2f}", _interval(difference), difference.mean)
 
 
+_TIME = Column("Time saved", _time)
+
 COLUMNS = (
     Column("Method", lambda row: Cell(row.label, note(row), row.label), numeric=False),
     Column("Accuracy %", _accuracy),
     Column("Samples saved", _saved),
-    Column("Time saved", _time),
+    _TIME,
     Column("Against full data", lambda row: _difference(row.against_full)),
     Column("Against fewer epochs", lambda row: _difference(row.against_reduced)),
     Column("Against random", lambda row: _difference(row.against_random)),
     Column("Verdict", lambda row: Cell(row.verdict, order=row.verdict), numeric=False),
 )
+
+#: For runs on a machine that had other work to do.
+COLUMNS_WITHOUT_TIME = tuple(column for column in COLUMNS if column is not _TIME)
