@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.algorithms.join import Join
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 import orderdp
@@ -102,6 +104,29 @@ def each_on_its_own(rank: int, world: int, folder: Path) -> dict[str, Any]:
     stream = Shards(0, 1, SHARDS[rank::world])
     visited = [flat(epoch) for epoch in train(keys, stream, EPOCHS)]
     return {"visited": visited, "report": keys.report(), "state": keys.state_dict()}
+
+
+def joined(rank: int, world: int, folder: Path) -> dict[str, Any]:
+    """DDP on ranks that keep unequal numbers of samples."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = torch.nn.Linear(2, 1)
+    ddp = DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.01)
+    keys = KeyFilter(PRUNED, key=0, seed=5)
+    stream = Shards(0, 1, SHARDS[:1] if rank == 0 else SHARDS[1:])
+    steps = 0
+    for _ in range(3):
+        with Join([ddp]):
+            for names, lengths in keys.one_epoch(DataLoader(keys.only(stream), batch_size=4)):
+                x = torch.stack([lengths.float(), torch.tensor([float(name[2:]) for name in names])], 1)
+                loss = keys.update(list(names), ddp(x).squeeze(1).square())
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                steps += 1
+    keys.sync()
+    return {"steps": steps, "weight": model.weight.detach(), "scores": keys.scores_of(NAMES), "report": keys.report()}
 
 
 def differently_set_up(rank: int, world: int, folder: Path) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -458,3 +460,17 @@ def test_processes_on_their_own_keep_an_exact_share_each(tmp_path: Path) -> None
 def test_two_processes_that_are_set_up_differently_are_told_and_do_not_hang(tmp_path: Path) -> None:
     for message in in_processes(2, tmp_path, work.differently_set_up):
         assert message.startswith("GroupError: all processes must be set up alike")
+
+
+def test_ddp_trains_on_ranks_that_keep_unequal_numbers(tmp_path: Path) -> None:
+    first, second = in_processes(2, tmp_path, work.joined)
+    assert first["steps"] < second["steps"]
+    assert torch.equal(first["weight"], second["weight"])
+    assert torch.equal(first["scores"], second["scores"])
+    assert first["report"]["offered"] == 3 * len(NAMES)
+
+
+def test_workers_import_little() -> None:
+    code = "import sys, orderdp.streaming.gate; print({'orderdp.pruner', 'torch._dynamo'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
+    assert done.stdout.strip() == "set()"

@@ -15,7 +15,6 @@ import numpy as np
 import torch
 
 from orderdp.checks import checked_epochs, checked_group, checked_losses, checked_scores, checked_seed
-from orderdp.distributed.header import digest
 from orderdp.errors import (
     ConfigError,
     DatasetError,
@@ -32,7 +31,7 @@ from orderdp.streaming.decisions import NOBODY_ASKS, Decisions
 from orderdp.streaming.drawing import Expected, checked_for_keys, draw_keys, expected_kept, kept_share
 from orderdp.streaming.fingerprints import collision_bound, fingerprints, share_threshold
 from orderdp.streaming.gate import Gate, KeptStream, KeyOf
-from orderdp.streaming.keymeeting import ITER, SYNC, exchange_parts, same_everywhere
+from orderdp.streaming.keymeeting import ITER, SYNC, Setup, exchange_parts, same_everywhere
 from orderdp.streaming.keymemory import KeyMemory, named, raise_for_repeats
 from orderdp.streaming.keytable import BY_RULE
 from orderdp.streaming.noticeboard import Looked, Noticeboard
@@ -153,7 +152,7 @@ class KeyFilter:
             self._draw()
             if exchange is not None:
                 table = self._memory.table.arrays()
-                same_everywhere(exchange, digest(table["key"].tobytes(), table["kept"].tobytes()), self.epoch)
+                same_everywhere(exchange, (table["key"], table["kept"]), self.epoch)
         self._opening += 1
         self._board.post(self._decisions())
 
@@ -274,9 +273,9 @@ class KeyFilter:
 
     def _meet(self, exchange: Any, action: int) -> None:
         options = (describe(self.policy), self.seed, self.epochs, self._strict, self._raise_on_nan)
-        setup = (action, digest(repr(options).encode()), self.epoch, digest(self._known.tobytes()))
         part = self._memory.part(self._looked, self._known)
-        parts, self._exchanged_bytes = exchange_parts(exchange, part, setup, self.epoch)
+        setup = Setup(action, repr(options), self.epoch, self._known)
+        parts, self._exchanged_bytes = exchange_parts(exchange, part, setup)
         twice = self._memory.take_over(parts, exchange.rank)
         if any(part.looked for part in parts):
             twice += self._memory.met(parts, self._known, self.epoch - 1, self._done)

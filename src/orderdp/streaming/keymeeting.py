@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from hashlib import blake2b
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from orderdp.errors import GroupError
 
-__all__ = ["ITER", "SYNC", "Part", "exchange_parts", "same_everywhere"]
+__all__ = ["ITER", "SYNC", "Part", "Setup", "exchange_parts", "same_everywhere"]
 
 ITER, SYNC = 1, 2
 
@@ -84,29 +85,50 @@ class Part:
         return cls(marks, scores, times, epochs, bits, others, numbers, bool(head[5]), bool(head[6]))
 
 
-def exchange_parts(exchange: Any, part: Part, setup: Sequence[int], epoch: int) -> tuple[list[Part], int]:
+class Setup(NamedTuple):
+    """What must be the same everywhere.
+
+    Attributes:
+        action: What is being done, `ITER` or `SYNC`.
+        options: Policy, seed and the like, in words.
+        epoch: Where the rank stands.
+        known: The sorted fingerprints that all ranks knew when the epoch began.
+    """
+
+    action: int
+    options: str
+    epoch: int
+    known: np.ndarray
+
+    def numbers(self) -> list[int]:
+        """The same in a fixed size."""
+        return [self.action, _digest(self.options.encode()), self.epoch, _digest(self.known.tobytes())]
+
+
+def exchange_parts(exchange: Any, part: Part, setup: Setup) -> tuple[list[Part], int]:
     """What every rank has to tell, in order of rank, and how many bytes came in. Two collectives.
 
     Args:
         exchange: The way to the other ranks.
         part: What this one has to tell.
-        setup: What must be the same everywhere: what is being done, settings, epoch, known keys.
-        epoch: For messages.
+        setup: What must be the same everywhere.
     """
-    heads = [values.tolist() for values in _gather(exchange, torch.tensor([*setup, *part.head()]), epoch)]
-    _check_setup([head[: len(setup)] for head in heads], epoch)
-    heads = [head[len(setup) :] for head in heads]
+    epoch, numbers = setup.epoch, setup.numbers()
+    heads = [values.tolist() for values in _gather(exchange, torch.tensor([*numbers, *part.head()]), epoch)]
+    _check_setup([head[: len(numbers)] for head in heads], epoch)
+    heads = [head[len(numbers) :] for head in heads]
     trained, new = max(head[0] for head in heads), max(head[1] for head in heads)
-    received = 8 * (len(setup) + len(heads[0])) * len(heads)
+    received = 8 * (len(numbers) + len(heads[0])) * len(heads)
     data = [values.numpy() for values in _gather(exchange, torch.from_numpy(part.encode(trained, new)), epoch)]
     received += sum(values.nbytes for values in data)
     known = len(part.known)
     return [Part.decode(values, head, trained, new, known) for values, head in zip(data, heads, strict=True)], received
 
 
-def same_everywhere(exchange: Any, drawn: int, epoch: int) -> None:
+def same_everywhere(exchange: Any, drawn: Sequence[np.ndarray], epoch: int) -> None:
     """Makes sure that all ranks have decided the same. One collective."""
-    answers = {int(values[0]) for values in _gather(exchange, torch.tensor([drawn]), epoch)}
+    own = torch.tensor([_digest(*(values.tobytes() for values in drawn))])
+    answers = {int(values[0]) for values in _gather(exchange, own, epoch)}
     if len(answers) > 1:
         raise GroupError(
             f"all processes must keep the same keys in epoch {epoch}, and they would not. A policy may use nothing but "
@@ -134,6 +156,13 @@ def _gather(exchange: Any, values: torch.Tensor, epoch: int) -> list[torch.Tenso
             "Another process has failed, or does not call one_epoch or sync where this one does."
         ) from error
     return gathered
+
+
+def _digest(*parts: bytes) -> int:
+    state = blake2b(digest_size=7)  # fits into a signed word
+    for part in parts:
+        state.update(part)
+    return int.from_bytes(state.digest(), "little")
 
 
 def _padded(values: np.ndarray, length: int) -> np.ndarray:
