@@ -211,12 +211,13 @@ class KeyFilter:
         """
         marks, losses = self._checked(keys, losses)
         values = losses.detach() if scores is None else checked_scores(scores, _as_index(marks))
+        rows = self._memory.table.find(marks)
         if self._strict:
-            repeated = self._memory.repeated(marks, self.epoch)
+            repeated = self._memory.repeated(marks, rows, self.epoch)
             if repeated.any():
                 example = f", for example {named(keys, repeated)}"
                 raise_for_repeats(int(repeated.sum()), f"in epoch {self.epoch}", example)
-        rows = self._memory.trained_on(marks, values, self.epoch)
+        rows = self._memory.trained_on(marks, rows, values, self.epoch)
         self._trained += len(marks)
         self._moved = True
         return self._weighted_mean(rows, losses)

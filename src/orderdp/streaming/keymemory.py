@@ -46,9 +46,9 @@ class KeyMemory:
 
     # -- what training says ------------------------------------------------------------------------------------
 
-    def trained_on(self, marks: np.ndarray, scores: torch.Tensor, epoch: int) -> np.ndarray:
-        """Remembers a batch; returns its rows."""
-        rows = self.table.add(marks)
+    def trained_on(self, marks: np.ndarray, rows: np.ndarray, scores: torch.Tensor, epoch: int) -> np.ndarray:
+        """Remembers a batch; returns its rows. The `rows` given are those that the table has for it before."""
+        rows = self.table.add(marks, rows)
         self.table["seen"][rows] = epoch
         self.table["met"][rows] = epoch
         self.table.count_use(rows)
@@ -64,14 +64,13 @@ class KeyMemory:
         self._write_soon(rows, scores)
         self._observed.append(marks)
 
-    def repeated(self, marks: np.ndarray, epoch: int) -> np.ndarray:
+    def repeated(self, marks: np.ndarray, rows: np.ndarray, epoch: int) -> np.ndarray:
         """Which keys of a batch have come before in this epoch, in the batch or earlier."""
-        rows = self.table.find(marks)
-        before = rows >= 0
-        before[before] = self.table["seen"][rows[before]] == epoch
-        first = np.zeros(len(marks), np.bool_)
-        first[np.unique(marks, return_index=True)[1]] = True
-        return before | ~first
+        again = rows >= 0
+        again[again] = self.table["seen"][rows[again]] == epoch
+        if len(set(marks.tolist())) < len(marks):
+            again[np.setdiff1d(np.arange(len(marks)), np.unique(marks, return_index=True)[1])] = True
+        return again
 
     def _write_soon(self, rows: np.ndarray, scores: torch.Tensor) -> None:
         if scores.device.type == "cpu":

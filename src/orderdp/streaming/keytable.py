@@ -84,9 +84,14 @@ class KeyTable:
             asking, slots = asking[going_on], (slots[going_on] + 1) & int(mask)
         return rows
 
-    def add(self, marks: np.ndarray) -> np.ndarray:
-        """The row of each fingerprint; those that had none get one, as nobody has seen them."""
-        rows = self.find(marks)
+    def add(self, marks: np.ndarray, rows: np.ndarray | None = None) -> np.ndarray:
+        """The row of each fingerprint; those that had none get one, as nobody has seen them.
+
+        Args:
+            marks: The fingerprints.
+            rows: What `find` says about them, where somebody has asked already.
+        """
+        rows = self.find(marks) if rows is None else rows
         missing = rows < 0
         if not missing.any():
             return rows
@@ -109,9 +114,13 @@ class KeyTable:
     def count_use(self, rows: np.ndarray, times: np.ndarray | int = 1) -> None:
         """Each of these rows was trained on once more. A count stops at the largest number it can hold."""
         usage = self._columns["usage"]
+        most = np.iinfo(usage.dtype).max
+        if isinstance(times, int) and times * len(rows) + int(usage[rows].max(initial=0)) <= most:
+            np.add.at(usage, rows, usage.dtype.type(times))  # cannot overflow, even if all rows are the same
+            return
         unique, places = np.unique(rows, return_inverse=True)
         more = np.bincount(places, weights=np.broadcast_to(times, len(rows)), minlength=len(unique))
-        usage[unique] = np.minimum(usage[unique] + more.astype(np.int64), np.iinfo(usage.dtype).max)
+        usage[unique] = np.minimum(usage[unique] + more.astype(np.int64), most)
 
     def _make_room(self, rows: int) -> None:
         room = len(self._columns["key"])
