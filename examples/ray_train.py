@@ -15,7 +15,7 @@ import json
 import os
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -86,10 +86,17 @@ class Run:
 def train_loop(config: dict[str, Any]) -> None:
     """What each worker does."""
     torch.set_num_threads(1)
-    rank, world = dist.get_rank(), dist.get_world_size()
     train_set, test_set = load()
-    run = Run(train_set, world)
+    run = Run(train_set, dist.get_world_size())
     run.load(ray.train.get_checkpoint())
+    rank = dist.get_rank()
+    train_epochs(run, test_set, rank, config, lambda metrics: run.report(rank, metrics))
+
+
+def train_epochs(
+    run: Run, test_set: TensorDataset, rank: int, config: dict[str, Any], report: Callable[[dict[str, float]], None]
+) -> None:
+    """Trains what is left; nothing here knows of Ray."""
     criterion = torch.nn.CrossEntropyLoss(reduction="none")
     began_at = run.pruner.epoch
     for epoch in range(began_at, config["epochs"]):
@@ -101,16 +108,17 @@ def train_loop(config: dict[str, Any]) -> None:
             run.optimizer.step()
             if rank == 1 and (epoch, step) == (config["kill_in_epoch"], 5):
                 die_once(Path(config["storage"]) / "killed")
+        numbers = run.pruner.report()
         found = accuracy(run.model, test_set)
-        saved = run.pruner.report()
-        metrics = {
-            "epoch": epoch,
-            "accuracy": found,
-            "kept": saved["kept"],
-            "saved": saved["saved"],
-            "began_at": began_at,
-        }
-        run.report(rank, metrics)
+        report(
+            {
+                "epoch": epoch,
+                "began_at": began_at,
+                "accuracy": found,
+                "kept": numbers["kept"],
+                "saved": numbers["saved"],
+            }
+        )
 
 
 def die_once(marker: Path) -> None:
