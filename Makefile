@@ -6,9 +6,10 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 BROWSER_READY := $(VENV)/.browser-ready
 VISION ?= .venv-vision
+RAY ?= .venv-ray
 
 .DEFAULT_GOAL := help
-.PHONY: help demo results soak test test-browser test-vision check bench bench-scale clean
+.PHONY: help demo results soak test test-browser test-vision test-ray check bench bench-scale clean
 
 help:             ## What there is to make
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1	/' | expand -t 20
@@ -24,6 +25,9 @@ test-browser: $(BROWSER_READY)  ## Looks at the report in Chromium; pictures go 
 
 test-vision: $(VISION)/.ready  ## With timm and torchvision, in an environment of their own (6 GB)
 	$(VISION)/bin/python -m pytest tests_vision $(ARGS)
+
+test-ray: $(RAY)/.ready  ## With Ray Train, in an environment of its own: two workers, one of them killed
+	$(RAY)/bin/python -m pytest tests_ray $(ARGS)
 
 check: $(READY)   ## Lints and checks types
 	$(BIN)/ruff check .
@@ -43,7 +47,7 @@ bench-scale: $(READY)  ## Draws at up to 10^9 samples, and on 64 simulated ranks
 	$(BIN)/python -m benchmarks scale
 
 clean:            ## Removes the environment and all caches
-	rm -rf $(VENV) $(VISION) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VISION) $(RAY) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -57,6 +61,13 @@ $(VISION)/.ready: pyproject.toml
 	$(VISION)/bin/python -m pip install --quiet --upgrade pip
 	$(VISION)/bin/python -m pip install --quiet --editable '.[vision,workbench]' pytest
 	@touch $(VISION)/.ready
+
+# Ray pins libraries that others pin differently, so it is kept apart.
+$(RAY)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(RAY)
+	$(RAY)/bin/python -m pip install --quiet --upgrade pip
+	$(RAY)/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[demo,ray]' pytest
+	@touch $(RAY)/.ready
 
 # Debian's browser and driver are of one version, so nothing has to be matched or fetched by the tests themselves.
 $(BROWSER_READY): $(READY)

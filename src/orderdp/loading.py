@@ -97,7 +97,8 @@ def length_of(dataset_or_length: Any) -> int:
     elif isinstance(given, IterableDataset) or not hasattr(given, "__len__"):
         raise DatasetError(
             f"the data set must have a length and items by index, got {type(given).__name__}, which has not. "
-            "Samples of a stream cannot be chosen in advance; load it into a map-style data set."
+            "Samples of a stream cannot be chosen in advance: filter them by key with orderdp.streaming.KeyFilter, or "
+            "load it into a map-style data set."
         )
     else:
         length = len(given)

@@ -102,6 +102,25 @@ class ScoreTable:
         self._strays = self._strays.to(device)
         self._unsettled = [index.to(device, non_blocking=True) for index in self._unsettled]
 
+    def grow(self, n: int) -> int:
+        """Adds rows of samples that nobody has seen, up to `n` in all; returns how many values were moved for it.
+
+        Where there is no room, half as much again is made: so a value is moved a bounded number of times on average,
+        however few rows are added at a time.
+        """
+        self.settle()
+        moved = 0
+        for name, column in self._columns.items():
+            if column.storage_offset() + n + 1 > column.untyped_storage().nbytes() // column.element_size():
+                larger = torch.empty(max(n + 1, (self.n + 1) * 3 // 2), dtype=column.dtype, device=column.device)
+                larger[: self.n] = column[: self.n]
+                column, moved = larger, moved + self.n
+            self._columns[name] = column.as_strided((n + 1,), (1,))
+            self._columns[name][self.n :] = self.declared[name].initial
+        self.n = n
+        self._rows = torch.zeros(1).expand(n)
+        return moved
+
     # -- reading -------------------------------------------------------------------------------------------
 
     def __getitem__(self, name: str) -> np.ndarray:

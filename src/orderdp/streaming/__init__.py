@@ -1,0 +1,44 @@
+"""Data that cannot be indexed, and data that grow.
+
+- `KeyFilter`: a stream that repeats, of samples with stable keys. What is left out of an epoch is dropped before it is
+  decoded.
+- `OnePass`, `TopHeap`: data that are seen once. Of every window of candidates the hardest are trained on.
+- `GrowingPruner`: a data set to which samples are appended, and of which some are removed, while it is trained on.
+
+Names are loaded when they are first used: worker processes need little of this.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from orderdp.streaming.gate import Gate, KeptStream
+    from orderdp.streaming.growth import GrowingPruner
+    from orderdp.streaming.heap import TopHeap
+    from orderdp.streaming.keyfilter import KeyFilter
+    from orderdp.streaming.onepass import OnePass
+
+_HOMES = {
+    "Gate": "gate",
+    "GrowingPruner": "growth",
+    "KeptStream": "gate",
+    "KeyFilter": "keyfilter",
+    "OnePass": "onepass",
+    "TopHeap": "heap",
+}
+
+__all__ = ["Gate", "GrowingPruner", "KeptStream", "KeyFilter", "OnePass", "TopHeap"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'orderdp.streaming' has no attribute {name!r}")
+    value = getattr(import_module(f"orderdp.streaming.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

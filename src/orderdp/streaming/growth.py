@@ -1,0 +1,228 @@
+"""GrowingPruner: samples are appended while training goes on, and some are removed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from orderdp.checks import checked_policy
+from orderdp.errors import ConfigError, DatasetError, StateError
+from orderdp.loading import length_of
+from orderdp.policy import Context, Policy, Selection, Table, describe, nominal_ratio, size_bounds
+from orderdp.pruner import Pruner
+from orderdp.streaming.roster import LiveTable, Roster
+
+__all__ = ["GrowingPruner"]
+
+
+class GrowingPruner(Pruner):
+    """A `Pruner` whose data set may grow and lose samples; in everything else it is one.
+
+    ::
+
+        pruner = GrowingPruner(orderdp.OrderDP(prune_ratio=0.4), train_set)
+        ...
+        train_set.append(sample)
+        pruner.grow(len(train_set))
+        pruner.remove([17, 23])
+
+    Indices stay what they are: new samples get the next ones, and those of removed samples are not given to others.
+    Changes hold from the next draw on; an epoch that has begun goes on as it was drawn.
+
+    Args:
+        policy: What to train on. It is shown the samples that are there.
+        dataset_or_length: The data set as it is now, or how many samples it has.
+        **options: Those of `Pruner`, except labels.
+    """
+
+    def __init__(self, policy: Policy, dataset_or_length: Any, **options: Any) -> None:
+        if options.get("labels") is not None:
+            raise ConfigError("a GrowingPruner takes no labels: it would not know those of samples to come.")
+        self._roster = Roster(length_of(dataset_or_length))
+        kind = LiveStepwise if getattr(checked_policy(policy), "every", "epoch") == "batch" else LivePolicy
+        super().__init__(kind(policy, self._roster), dataset_or_length, **options)
+        self.copied = 0  # values that were moved to make room
+
+    # -- changes -----------------------------------------------------------------------------------------------
+
+    def grow(self, dataset_or_length: Any) -> None:
+        """The data set has become longer. New samples are unseen, so they come first in the pools they are drawn into.
+
+        Every call may be small: a sample is moved a bounded number of times on average. In a process group all call it.
+
+        Args:
+            dataset_or_length: The data set as it is now, or how many samples it has.
+        """
+        n = length_of(dataset_or_length)
+        if n < self.n:
+            raise DatasetError(
+                f"the data set must have at least the {self.n} samples it had, it has {n}. Samples keep their indices; "
+                "say with remove(indices) which ones are gone, and leave their places as they are."
+            )
+        if n == self.n:
+            return
+        self.sync()
+        self._resize(n)
+
+    def remove(self, indices: Any) -> None:
+        """These samples are gone: they are not drawn any more. In a process group all call it.
+
+        Args:
+            indices: Which ones. Those that are gone already are allowed.
+        """
+        gone = np.unique(np.asarray(indices, dtype=np.int64).reshape(-1)) if np.size(indices) else np.empty(0, np.int64)
+        if len(gone) and not (gone[0] >= 0 and gone[-1] < self.n):
+            raise DatasetError(f"indices must be in [0, {self.n}), got {int(gone[0])} to {int(gone[-1])}.")
+        before = self._roster.removed.copy()
+        if before.sum() + np.count_nonzero(~before[gone]) == self.n:
+            raise DatasetError(f"at least one of the {self.n} samples must stay, and all would be removed.")
+        self._roster.remove(gone)
+        try:
+            self._timeline.size_bounds(self.epoch + 1)
+        except Exception:
+            self._roster.put_back(before)
+            raise
+
+    @property
+    def removed(self) -> torch.Tensor:
+        """The indices of the samples that were removed."""
+        return torch.from_numpy(np.flatnonzero(self._roster.removed))
+
+    def _resize(self, n: int) -> None:
+        self.copied += self._table.grow(n)
+        self._roster.grow(n)
+        self.n = self._timeline.n = n
+        # What the ranks had agreed on was as long as the table. They know the same, so they agree on what is there now.
+        team = self._timeline.team
+        tally = team.tally
+        team.restored(self._timeline.clock.kept)
+        team.tally = tally
+
+    # -- reading -----------------------------------------------------------------------------------------------
+
+    def report(self) -> dict[str, float]:
+        """As that of `Pruner`; samples and coverage are those of the samples that are there."""
+        numbers = super().report()
+        there = ~self._roster.removed
+        full = self._roster.offered(self._timeline.clock.epochs_done)
+        numbers["samples"] = self._roster.live
+        numbers["coverage"] = float((self._table["usage"][there] > 0).mean())
+        numbers["pruned"] = max(0, round(full) - numbers["kept"])
+        numbers["saved"] = 1 - numbers["kept"] / full if full else 0.0
+        return numbers
+
+    # -- checkpoints -------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything, with what was removed."""
+        return {**super().state_dict(), "roster": self._roster.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
+        """Puts everything back. The data set may have grown since: what has been appended is unseen."""
+        if not isinstance(state, Mapping):
+            raise StateError(
+                "the states of several ranks cannot be put together here. Call pruner.sync() on all ranks before "
+                "state_dict(), and load one of them."
+            )
+        try:
+            longer = _lengthened(state, self.n, self._table.declared)
+            roster = Roster.from_state(state["roster"], self.n)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            if isinstance(error, StateError):
+                raise
+            raise StateError(f"this must be what GrowingPruner.state_dict() gave, it is not ({error!r}).") from error
+        before = self._roster.state_dict()
+        self._roster.take_over(roster)
+        try:
+            super().load_state_dict(longer)
+        except Exception:
+            self._roster.take_over(Roster.from_state(before, self.n))
+            raise
+
+
+class LivePolicy:
+    """A policy that is shown the samples that are there, and is otherwise the one inside.
+
+    Args:
+        inner: The policy.
+        roster: Who is there.
+    """
+
+    def __init__(self, inner: Policy, roster: Roster) -> None:
+        self._inner, self._roster = inner, roster
+
+    def __repr__(self) -> str:
+        return describe(self._inner)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # asked for before there is anything inside, by copy and pickle
+            raise AttributeError(name)
+        return getattr(self._inner, name)
+
+    def size(self, n: int, context: Context) -> int | None:
+        """How many of the samples that are there."""
+        return self._inner.size(self._roster.live, self._here(context))
+
+    def size_bounds(self, n: int, context: Context) -> tuple[int, int]:
+        """The same, where it depends on the losses."""
+        return size_bounds(self._inner, self._roster.live, self._here(context))
+
+    def nominal_ratio(self, context: Context) -> float | None:
+        """What the policy says it leaves out."""
+        return nominal_ratio(self._inner, self._roster.live, self._here(context))
+
+    def lr_scale(self, n: int, kept: int) -> float:
+        """A factor on the learning rate."""
+        own = getattr(self._inner, "lr_scale", None)
+        return 1.0 if own is None else float(own(self._roster.live, kept))
+
+    def select(self, table: Table, context: Context) -> Selection:
+        """Draws among the samples that are there."""
+        self._roster.note(context.epoch)
+        places = self._roster.places()
+        shown = table if places is None else LiveTable(table, places)
+        selection = self._inner.select(shown, self._here(context))
+        return selection if places is None else Selection(places[selection.indices], selection.weights)
+
+    def _here(self, context: Context) -> Context:
+        return replace(context, n=self._roster.live)
+
+
+class LiveStepwise(LivePolicy):
+    """The same for a policy that chooses at every step."""
+
+    every = "batch"
+
+    def candidates(self, context: Context) -> np.ndarray:
+        """Candidates among the samples that are there."""
+        self._roster.note(context.epoch)
+        places, drawn = self._roster.places(), self._inner.candidates(self._here(context))  # type: ignore[attr-defined]
+        candidates: np.ndarray = drawn if places is None else places[drawn]
+        return candidates
+
+    def pick(self, part: np.ndarray, scores: np.ndarray, count: int, context: Context) -> np.ndarray:
+        """The choice of the policy inside."""
+        picked: np.ndarray = self._inner.pick(part, scores, count, self._here(context))  # type: ignore[attr-defined]
+        return picked
+
+
+def _lengthened(state: Mapping[str, Any], n: int, declared: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The state of a shorter data set as if what was appended had been there, unseen."""
+    old = state.get("n")
+    if not isinstance(old, int) or old == n:
+        return state
+    if old > n:
+        raise StateError(
+            f"the checkpoint is of a data set of {old} samples, this one has {n}. Samples keep their places: append to "
+            "the data set, and say with remove(indices) which ones are gone."
+        )
+    columns = {}
+    for name, values in state["table"]["columns"].items():
+        columns[name] = torch.full((n,), declared[name].initial, dtype=values.dtype) if name in declared else values
+        if name in declared and values.shape == (old,):
+            columns[name][:old] = values
+    return {**state, "n": n, "table": {**state["table"], "columns": columns}}

@@ -1,0 +1,140 @@
+"""OnePass: data that are seen once. Of every window of candidates the hardest are trained on, by fresh scores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import default_collate
+
+from orderdp.checks import checked_seed
+from orderdp.draw import top_of_part
+from orderdp.errors import ConfigError, DatasetError, FeedbackError, StateError
+from orderdp.planning import is_count
+from orderdp.randomness import key64
+
+__all__ = ["OnePass"]
+
+_FORMAT = "orderdp.OnePass"
+
+
+class OnePass:
+    """Windows of `window` candidates; all of a window are scored, the `keep` hardest come out as a batch.
+
+    ::
+
+        batches = OnePass(samples, lambda batch: criterion(model(batch[0]), batch[1]), window=128, keep=32)
+        for x, y in batches:
+            loss = criterion(model(x), y).mean()
+
+    This is Algorithm 1 of the paper with scores that are not old: it costs a forward pass of the whole window, without
+    gradients, and saves what lies beyond. It can be gone through once more if the stream can.
+
+    Args:
+        stream: Samples one by one: any iterable, a DataLoader with ``batch_size=None`` among them.
+        score: Takes a collated window and gives one number for each candidate, larger for those to train on. Called
+            without gradients.
+        window: Candidates a window, s.
+        keep: How many of them are trained on, q.
+        collate: Makes a batch out of a list of samples.
+        drop_last: Whether candidates that do not fill a window are left out. Otherwise as large a share of them is
+            kept, rounded.
+        seed: Of the choice among equal scores.
+    """
+
+    def __init__(
+        self,
+        stream: Iterable[Any],
+        score: Callable[[Any], torch.Tensor],
+        *,
+        window: int,
+        keep: int,
+        collate: Callable[[list[Any]], Any] | None = None,
+        drop_last: bool = False,
+        seed: int = 0,
+    ) -> None:
+        if not is_count(window) or not is_count(keep) or keep > window:
+            raise ConfigError(
+                f"window and keep must be whole numbers with 1 <= keep <= window, got window={window!r} and "
+                f"keep={keep!r}."
+            )
+        self.window, self.keep = int(window), int(keep)
+        self._stream, self._score = stream, score
+        self._collate = collate or default_collate
+        self._drop_last = bool(drop_last)
+        self._seed = checked_seed(seed)
+        self.offered = self.kept = 0
+        self._loaded = False  # whether the next pass goes on where another one stood
+        self._to_skip = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        """Batches of the hardest.
+
+        What has been offered is counted when the next batch is asked for: a batch that was not trained on before a
+        checkpoint is made again after it.
+        """
+        candidates = iter(self._stream)
+        skipped = sum(1 for _ in islice(candidates, self._to_skip))
+        if skipped < self._to_skip:
+            raise StateError(
+                f"the checkpoint stands after {self._to_skip} samples of the stream, and it has {skipped}. Resume with "
+                "the stream it was written for; where that goes on by itself, use load_state_dict(state, skip=False)."
+            )
+        if not self._loaded:
+            self.offered = self.kept = 0
+        self._loaded, self._to_skip = False, 0
+        while part := list(islice(candidates, self.window)):
+            if len(part) < self.window and not self.offered:
+                raise DatasetError(
+                    f"the stream must have at least a window of {self.window} samples, it ended after {len(part)}. "
+                    "Choose a smaller window."
+                )
+            count = self._share(len(part))
+            if count:
+                yield self._collate([part[place] for place in self._hardest(part, count)])
+            self.offered += len(part)
+            self.kept += count
+
+    def _share(self, candidates: int) -> int:
+        if candidates == self.window:
+            return self.keep
+        return 0 if self._drop_last else round(self.keep * candidates / self.window)
+
+    def _hardest(self, part: list[Any], count: int) -> list[int]:
+        """The places of the hardest, in the order in which they came."""
+        with torch.no_grad():
+            scores = self._score(self._collate(part))
+        if not isinstance(scores, torch.Tensor) or scores.shape != (len(part),):
+            came = f"shape {tuple(scores.shape)}" if isinstance(scores, torch.Tensor) else type(scores).__name__
+            raise FeedbackError(
+                f"score must give a tensor with one number for each of the {len(part)} candidates, it gave {came}. "
+                'Compute the losses with reduction="none".'
+            )
+        values = scores.detach().to("cpu", torch.float64).numpy()
+        ranked = np.where(np.isnan(values), -np.inf, values)
+        # Keyed by the window as well: or the same places would win all ties of a training.
+        places = top_of_part(np.arange(len(part)), ranked, count, key64(self._seed, "window", self.offered))
+        listed: list[int] = places.tolist()
+        return listed
+
+    # -- checkpoints -------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """How many samples have been offered and kept; plain numbers."""
+        return {"format": _FORMAT, "offered": self.offered, "kept": self.kept, "window": self.window, "keep": self.keep}
+
+    def load_state_dict(self, state: Mapping[str, Any], *, skip: bool = True) -> None:
+        """Goes on after the windows that had been trained on.
+
+        Args:
+            state: What `state_dict` gave.
+            skip: Whether to skip what had been offered; False where the stream goes on by itself.
+        """
+        wanted = {"format": _FORMAT, "window": self.window, "keep": self.keep}
+        if not isinstance(state, Mapping) or any(state.get(name) != value for name, value in wanted.items()):
+            raise StateError(f"the checkpoint must be of a OnePass with window={self.window} and keep={self.keep}.")
+        self.offered, self.kept = int(state["offered"]), int(state["kept"])
+        self._loaded, self._to_skip = True, self.offered if skip else 0
