@@ -117,7 +117,7 @@ class ScoreTable:
                 column, moved = larger, moved + self.n
             self._columns[name] = column.as_strided((n + 1,), (1,))
             self._columns[name][self.n :] = self.declared[name].initial
-        self.n = n
+        self.n = self.size = n
         self._rows = torch.zeros(1).expand(n)
         return moved
 
