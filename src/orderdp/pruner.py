@@ -280,7 +280,7 @@ class Pruner:
     @property
     def epoch(self) -> int:
         """How many epochs have been trained to their end; where a resumed loop goes on."""
-        return self._timeline.clock.epoch
+        return self._timeline.epoch
 
     @property
     def progress(self) -> float:

@@ -121,6 +121,18 @@ class Timeline:
         return Serving(self._epoch, self.clock.epoch, start, self.clock.end, self._share)
 
     @property
+    def epoch(self) -> int:
+        """The epoch that whoever starts now goes through.
+
+        Right after a checkpoint was loaded, less may be left of the open one than there are processes: then it is the
+        next, and a loop over the epochs that are left must know.
+        """
+        share = self.team.share() if self._epoch is not None and self.clock.trained and not self.clock.moved else None
+        if share is None or self._epoch is None or self._rewound:
+            return self.clock.epoch
+        return self.clock.epoch + (share.size(len(self._epoch) - self.clock.trained) == 0)
+
+    @property
     def _start(self) -> int:
         """The position from which the open epoch is served."""
         return 0 if self._rewound else self.clock.trained
