@@ -23,7 +23,7 @@ from orderdp.sharded import load_parts, save_parts
 __all__ = ["CHECKPOINT", "GROUP_SECONDS", "Trial", "live", "losses_of", "steps_logged"]
 
 CHECKPOINT = "job.pt"
-GROUP_SECONDS = 30.0  # how long a process waits for the others
+GROUP_SECONDS = 20.0  # how long a process waits for the others
 
 
 @dataclass(frozen=True)

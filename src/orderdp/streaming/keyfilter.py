@@ -57,8 +57,8 @@ class KeyFilter:
                 optimizer.zero_grad(); loss.backward(); optimizer.step()
 
     Keys that were there in the last pass through the stream are the policy's data set: exactly as many of them are kept
-    as it says. Of keys nobody has met, each is kept with the policy's share as its probability; so in the first epoch,
-    all of them.
+    as it says. Keys nobody has met, in the first epoch all there are, are kept with the policy's share as their
+    probability.
 
     Args:
         policy: What to keep, for example `OrderDP`.
