@@ -15,6 +15,7 @@ from torch.utils.data import IterableDataset
 from orderdp.errors import DatasetError
 from orderdp.streaming.fingerprints import fingerprint
 from orderdp.streaming.noticeboard import Noticeboard
+from orderdp.streaming.places import has_place
 
 __all__ = ["Gate", "KeptStream", "KeyOf"]
 
@@ -78,3 +79,14 @@ class KeptStream(IterableDataset[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         return self.gate(self.stream)
+
+    # A loader that remembers its place asks for these, and skips batches where they are missing (see places.py).
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the stream is, if it knows; nothing otherwise, since the gate drops what was trained on."""
+        return {"stream": self.stream.state_dict()} if has_place(self.stream) else {}  # type: ignore[attr-defined]
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Puts the stream back where it was, if it knew."""
+        if "stream" in state and has_place(self.stream):
+            self.stream.load_state_dict(state["stream"])  # type: ignore[attr-defined]

@@ -35,6 +35,7 @@ from orderdp.streaming.keymeeting import ITER, SYNC, Setup, exchange_parts, same
 from orderdp.streaming.keymemory import KeyMemory, named, raise_for_repeats
 from orderdp.streaming.keytable import BY_RULE
 from orderdp.streaming.noticeboard import Looked, Noticeboard
+from orderdp.streaming.places import check_nothing_is_skipped
 
 __all__ = ["KeyFilter"]
 
@@ -129,6 +130,7 @@ class KeyFilter:
         Args:
             loader: Goes through what `gate` or `only` lets through, in workers or not.
         """
+        check_nothing_is_skipped(loader)
         self._begin()
         served = 0
         for batch in loader:
