@@ -27,7 +27,7 @@ test-vision: $(VISION)/.ready  ## With timm and torchvision, in an environment o
 	$(VISION)/bin/python -m pytest tests_vision $(ARGS)
 
 test-ray: $(RAY)/.ready  ## With Ray Train, in an environment of its own: two workers, one of them killed
-	$(RAY)/bin/python -m pytest tests_ray $(ARGS)
+	$(RAY)/bin/python -m pytest -s tests_ray $(ARGS)
 
 check: $(READY)   ## Lints and checks types
 	$(BIN)/ruff check .

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import multiprocessing
 from collections.abc import Iterator
 from datetime import timedelta
@@ -17,6 +18,7 @@ import orderdp
 
 EPOCHS = 4
 SAMPLES = 1347
+LIMIT = 600  # seconds; Ray itself waits for ever
 
 # Ray leaves files and sockets to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -64,8 +66,10 @@ def ray(tmp_path: Path, straight: dict[str, Any], monkeypatch: pytest.MonkeyPatc
     (tmp_path / "home").mkdir()
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    faulthandler.dump_traceback_later(LIMIT, exit=True)
     with ray_train.local_ray():
         yield
+    faulthandler.cancel_dump_traceback_later()
 
 
 def test_a_job_survives_a_killed_worker_and_ends_as_if_nothing_had_happened(
