@@ -48,7 +48,7 @@ def test_feedback_about_guests_is_kept_apart_until_it_is_told(on_host: bool) -> 
     assert len(table.learnt_of_guests()[0]) == 0
     table.write(torch.tensor([40]), torch.tensor([2.0]), epoch=0)
     assert table.learnt_of_guests()[0].tolist() == [40], "trained on again with the same loss"
-    table.welcome(Guests(np.array([3, 7]), np.ones(2, dtype=np.float32)))
+    table.welcome(Guests(np.array([3, 7, 8]), np.ones(3, dtype=np.float32)))
     assert len(table.learnt_of_guests()[0]) == 0, "nothing is known of new guests, whatever was of those before"
 
 
