@@ -21,7 +21,6 @@ from orderdp.errors import (
     NoFeedbackWarning,
     NonFiniteLossError,
     NonFiniteLossWarning,
-    StateError,
     UnsyncedStateWarning,
 )
 from orderdp.planning import is_count
@@ -29,18 +28,17 @@ from orderdp.policy import Context, Policy, describe
 from orderdp.randomness import key64
 from orderdp.streaming.decisions import NOBODY_ASKS, Decisions
 from orderdp.streaming.drawing import Expected, checked_for_keys, draw_keys, expected_kept, kept_share
-from orderdp.streaming.fingerprints import collision_bound, fingerprints, share_threshold
+from orderdp.streaming.fingerprints import fingerprints, share_threshold
 from orderdp.streaming.gate import Gate, KeptStream, KeyOf
 from orderdp.streaming.keymeeting import ITER, SYNC, Setup, exchange_parts, same_everywhere
 from orderdp.streaming.keymemory import KeyMemory, named, raise_for_repeats
+from orderdp.streaming.keystate import KeyState
 from orderdp.streaming.keytable import BY_RULE
 from orderdp.streaming.noticeboard import Looked, Noticeboard
 from orderdp.streaming.places import check_nothing_is_skipped
 
 __all__ = ["KeyFilter"]
 
-_FORMAT = "orderdp.KeyFilter"
-_VERSION = 1
 _NONE = np.empty(0, np.uint64)
 
 
@@ -329,20 +327,7 @@ class KeyFilter:
             infinite. collision_bound: a bound on the probability that any two keys are taken for one.
             bytes_per_key: memory of the table. exchanged_bytes: what came in when ranks last met.
         """
-        memory, rows = self._memory, self._memory.population()
-        return {
-            "epoch": self.epoch,
-            "keys": len(memory.table),
-            "samples": len(rows),
-            "kept": memory.kept,
-            "offered": memory.offered,
-            "saved": 1 - memory.used / memory.offered if memory.offered else 0.0,
-            "coverage": float((memory.table["usage"][rows] > 0).mean()) if len(rows) else 0.0,
-            "nonfinite": memory.nonfinite,
-            "collision_bound": collision_bound(len(memory.table)),
-            "bytes_per_key": memory.table.nbytes / max(1, len(memory.table)),
-            "exchanged_bytes": self._exchanged_bytes,
-        }
+        return {"epoch": self.epoch, **self._memory.summary(), "exchanged_bytes": self._exchanged_bytes}
 
     def _context(self, n: int) -> Context:
         return Context(n=n, epoch=self.epoch, seed=self.seed, epochs=self.epochs)
@@ -368,56 +353,32 @@ class KeyFilter:
                 UnsyncedStateWarning,
                 stacklevel=2,
             )
-        return {
-            "format": _FORMAT,
-            "version": _VERSION,
-            "policy": describe(self.policy),
-            "seed": self.seed,
-            "epoch": self.epoch,
-            "drawn": self._drawn,
-            "weighted": self._weighted,
-            "trained": self._trained,
-            "unsynced": bool(unsynced),
-            "memory": self._memory.state_dict(),
-        }
+        return self._state().as_dict(unsynced=unsynced)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Puts everything back as it was. Raises, and changes nothing, where the state does not fit.
 
         An epoch that was half trained on goes on: what was trained on is not served again, wherever the stream begins.
         """
-        self._check_origin(state)
-        try:
-            memory = KeyMemory.from_state(state["memory"])
-            seed, epoch, trained = int(state["seed"]), int(state["epoch"]), int(state["trained"])
-            drawn, weighted = bool(state["drawn"]), bool(state["weighted"])
-        except StateError:
-            raise
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise StateError(f"the checkpoint is damaged ({error!r}). Use another one.") from error
-        self._memory, self.seed, self.epoch, self._trained = memory, seed, epoch, trained
-        self._drawn, self._weighted, self._moved, self._looked = drawn, weighted, False, None
+        _, self.seed, self.epoch, self._drawn, self._weighted, self._trained, memory = KeyState.read(
+            state, describe(self.policy)
+        )
+        self._memory, self._moved, self._looked = memory, False, None
         table = memory.table
-        self._done = table["key"][table["seen"] == epoch].copy()
-        self._known = np.sort(table["key"][table["kept"] != BY_RULE]) if drawn else np.sort(table["key"])
+        self._done = table["key"][table["seen"] == self.epoch].copy()
+        self._known = np.sort(table["key"][table["kept"] != BY_RULE]) if self._drawn else np.sort(table["key"])
         self._said_nonfinite = memory.nonfinite
 
-    def _check_origin(self, state: Mapping[str, Any]) -> None:
-        if not isinstance(state, Mapping) or state.get("format") != _FORMAT or state.get("version") != _VERSION:
-            raise StateError(
-                f"this must be what KeyFilter.state_dict() gave, of version {_VERSION}. "
-                "Pass that part of the checkpoint."
-            )
-        if state.get("policy") != describe(self.policy):
-            raise StateError(
-                f"the checkpoint was written with {state.get('policy')}, this filter has {describe(self.policy)}. "
-                "Make the filter with the same policy."
-            )
-        if state.get("unsynced"):
-            raise StateError(
-                "the checkpoint was written by one of several ranks without sync(): it lacks what the others had "
-                "learnt. Call keys.sync() on all ranks before state_dict()."
-            )
+    def _state(self) -> KeyState:
+        return KeyState(
+            policy=describe(self.policy),
+            seed=self.seed,
+            epoch=self.epoch,
+            drawn=self._drawn,
+            weighted=self._weighted,
+            trained=self._trained,
+            memory=self._memory,
+        )
 
 
 def _as_index(marks: np.ndarray) -> torch.Tensor:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from orderdp.errors import DatasetError, StateError
-from orderdp.streaming.fingerprints import listed
+from orderdp.streaming.fingerprints import collision_bound, listed
 from orderdp.streaming.keymeeting import Part
 from orderdp.streaming.keytable import KeyTable
 from orderdp.streaming.noticeboard import Looked
@@ -106,6 +106,21 @@ class KeyMemory:
         rows = np.flatnonzero(self.table["met"] >= max(self.alive_from, 0))
         order: np.ndarray = rows[np.argsort(self.table["key"][rows])]
         return order
+
+    def summary(self) -> dict[str, float]:
+        """What has been saved so far, as flat numbers."""
+        rows, table = self.population(), self.table
+        return {
+            "keys": len(table),
+            "samples": len(rows),
+            "kept": self.kept,
+            "offered": self.offered,
+            "saved": 1 - self.used / self.offered if self.offered else 0.0,
+            "coverage": float((table["usage"][rows] > 0).mean()) if len(rows) else 0.0,
+            "nonfinite": self.nonfinite,
+            "collision_bound": collision_bound(len(table)),
+            "bytes_per_key": table.nbytes / max(1, len(table)),
+        }
 
     def part(self, looked: Looked | None, known: np.ndarray) -> Part:
         """What this rank has to tell the others.
