@@ -346,6 +346,18 @@ def test_states_that_do_not_fit_are_refused_and_change_nothing(tmp_path: Path) -
     assert {k: v for k, v in after.items() if k != "memory"} == {k: v for k, v in before.items() if k != "memory"}
 
 
+@pytest.mark.parametrize("stop", [None, 16])
+def test_the_state_of_another_data_set_is_noticed_at_the_end_of_a_pass(stop: int | None) -> None:
+    other = [[f"9{shard}/{number}" for number in range(9 + shard)] for shard in range(6)]
+    first, second = made(), made()
+    train(first, Shards(shards=other), 2, after_step=lambda step: step == stop)
+    second.load_state_dict(first.state_dict())
+    scores = second.scores_of(flat(other))
+    with pytest.raises(DatasetError, match=r"none was among the 69 .* another data set"):
+        train(second, Shards(), second.epoch + 1)
+    assert torch.equal(second.scores_of(flat(other)), scores)
+
+
 # -- several ranks -----------------------------------------------------------------------------------------------
 
 
