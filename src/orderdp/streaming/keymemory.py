@@ -191,8 +191,8 @@ class KeyMemory:
         offered = sum(part.numbers[0] for part in parts)
         if len(known) and not seen.any() and offered > len(done):
             raise DatasetError(
-                f"of the {len(known)} keys that are known none was among the {offered} that came in epoch {epoch}: they "
-                "are of another data set. Load the state that belongs to this one, or make a new KeyFilter for it."
+                f"of the {len(known)} keys that are known none was among the {offered} that came in epoch {epoch}: "
+                "they are of another data set. Load the state that belongs to this one, or make a new KeyFilter for it."
             )
         rows = self.table.add(marks)
         self.table["met"][rows] = epoch
