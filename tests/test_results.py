@@ -9,11 +9,15 @@ from pathlib import Path
 import pytest
 from tools import results
 
-from orderdp.commands import compare
+from orderdp.commands import compare, reproduce
 from orderdp.commands.run_options import settings_of
 from orderdp.workbench.grid import grid, parse_contender, split_outside_brackets
 from orderdp.workbench.reading import read_runs
+from orderdp.workbench.suites import SUITES, Part
+from orderdp.workbench.suites.measured import PartResults, measure
+from orderdp.workbench.suites.preparing import prepare
 from tests import runs as written
+from tests.test_suites_tables import made_up
 
 PAGES = sorted(results.PAGES.glob("*.md"))
 
@@ -28,8 +32,9 @@ def test_the_tables_of_a_page_are_what_its_records_give(page: Path) -> None:
 def test_every_run_that_a_page_asks_for_is_in_its_records_and_nothing_else(page: Path) -> None:
     asked: dict[str, set[str]] = {}
     for command in results.commands(page.read_text(encoding="utf-8")):
-        if command[0] == "compare":
-            folder, ids = runs_of(command[1:])
+        read = {"compare": runs_of, "reproduce": runs_of_suite}.get(command[0])
+        if read is not None:
+            folder, ids = read(command[1:])
             asked.setdefault(folder, set()).update(ids)
     for folder, ids in asked.items():
         there = {run.id: run for run in read_runs(results.ROOT / folder)}
@@ -51,6 +56,19 @@ def runs_of(arguments: list[str]) -> tuple[str, set[str]]:
     return str(options.out), {run.run_id for run in settings}
 
 
+def runs_of_suite(arguments: list[str]) -> tuple[str, set[str]]:
+    """The same for one of the paper's suites."""
+    parser = argparse.ArgumentParser()
+    reproduce.add(parser)
+    options = parser.parse_args(arguments)
+    assert options.scale == results.SCALE
+    suite = SUITES[options.id]
+    seeds = None if options.seeds is None else [int(seed) for seed in options.seeds.split(",")]
+    parts = prepare(suite, options.scale, data=options.data, seeds=seeds)
+    folder = options.out / "diagnosed" if suite.diagnose else options.out
+    return str(folder), {planned.settings.run_id for part in parts for planned in part.runs()}
+
+
 def test_commands_are_read_from_a_page() -> None:
     page = "```console\n$ orderdp compare --data 'a?b=1' \\\n      --out x\n$ pip install y\n$ orderdp plan\n```\n"
     assert results.commands(page) == [["compare", "--data", "a?b=1", "--out", "x"], ["plan"]]
@@ -68,3 +86,25 @@ def test_a_table_may_be_about_one_ratio_and_has_full_data_to_compare_with(monkey
     assert text.endswith("<!-- end -->\n\nText.\n")
     assert re.findall(r"^\| (OrderDP \d+%|Full data)", text, re.MULTILINE) == ["Full data", "OrderDP 50%"]
     assert results.filled(text) == text
+
+
+def test_the_tables_and_the_figure_of_a_suite_are_those_of_the_seeds_asked_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked = []
+
+    def read(part: Part, folder: Path) -> PartResults:
+        asked.append((folder, part.seeds))
+        return measure(part, [made_up(planned, 90.0 + planned.settings.seed) for planned in part.runs()])
+
+    monkeypatch.setattr(results, "read_part", read)
+    monkeypatch.setattr(results, "RECORDS", tmp_path)
+    monkeypatch.setattr(results, "FIGURES", tmp_path / "figures")
+    page = "<!-- suite: table-imagenet in mine seeds=0,2 -->\nold\n<!-- end -->\n"
+    text = results.filled(page)
+    assert "old" not in text
+    assert re.search(r"^\| Full data \| 91\.00±1\.41", text, re.MULTILINE)
+    assert results.filled(text) == text
+    assert set(asked) == {(tmp_path / "mine", (0, 2))}
+    results.draw_figures(text)
+    assert (tmp_path / "figures" / "table-imagenet.svg").read_text().startswith("<svg")

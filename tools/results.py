@@ -8,6 +8,13 @@ at which prune ratio:
 
     <!-- records: fashion-mnist ratio=0.5 -->
     <!-- end -->
+
+The tables of one of the paper's suites, at the scale for two cores, stand between
+
+    <!-- suite: table-cosine in dynamics seeds=0,1,2 -->
+    <!-- end -->
+
+and the suite's figure is written to docs/results/figures.
 """
 
 from __future__ import annotations
@@ -19,16 +26,25 @@ import subprocess
 import sys
 from pathlib import Path
 
+from orderdp.report.charts import save
 from orderdp.report.command import markdown_of
+from orderdp.report.suite_charts import draw
+from orderdp.report.suite_output import table_lines
 from orderdp.workbench.reading import Run, read_runs
+from orderdp.workbench.suites import SUITES
+from orderdp.workbench.suites.measured import PartResults, read_part
+from orderdp.workbench.suites.preparing import prepare
 
-__all__ = ["PAGES", "RECORDS", "commands", "filled", "main"]
+__all__ = ["FIGURES", "PAGES", "RECORDS", "commands", "draw_figures", "filled", "main"]
 
 ROOT = Path(__file__).parent.parent
 PAGES = ROOT / "docs" / "results"
 RECORDS = PAGES / "records"
+FIGURES = PAGES / "figures"
+SCALE = "cpu"
 
 _TABLE = re.compile(r"(<!-- records: (\S+)(?: ratio=(\S+))? -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+_SUITE = re.compile(r"(<!-- suite: (\S+) in (\S+)(?: seeds=(\S+))? -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 _COMMAND = re.compile(r"^\$ (orderdp (?:[^\n]*\\\n)*[^\n]*)$", re.MULTILINE)
 
 
@@ -44,7 +60,24 @@ def filled(page: str) -> str:
         head, study, ratio, _, end = match.groups()
         return f"{head}\n{markdown_of(_at(read_runs(RECORDS / study), ratio), times=False)}\n\n{end}"
 
-    return _TABLE.sub(table, page)
+    def tables(match: re.Match[str]) -> str:
+        head, name, study, seeds, _, end = match.groups()
+        lines = table_lines(SUITES[name].tables(SUITES[name], _measured(name, study, seeds)))
+        return f"{head}\n{chr(10).join(lines)}\n{end}"
+
+    return _SUITE.sub(tables, _TABLE.sub(table, page))
+
+
+def draw_figures(page: str) -> None:
+    """Writes the figures of the suites on a page."""
+    for _, name, study, seeds, _, _ in _SUITE.findall(page):
+        FIGURES.mkdir(exist_ok=True)
+        save(draw(SUITES[name], _measured(name, study, seeds)), FIGURES / f"{name}.svg")
+
+
+def _measured(name: str, study: str, seeds: str | None) -> list[PartResults]:
+    chosen = [int(seed) for seed in seeds.split(",")] if seeds else None
+    return [read_part(part, RECORDS / study) for part in prepare(SUITES[name], SCALE, seeds=chosen)]
 
 
 def _at(runs: list[Run], ratio: str | None) -> list[Run]:
@@ -66,6 +99,7 @@ def main(arguments: list[str] | None = None) -> None:
         text = path.read_text(encoding="utf-8")
         if options.what == "fill":
             path.write_text(filled(text), encoding="utf-8")
+            draw_figures(text)
             continue
         for command in commands(text):
             subprocess.run([sys.executable, "-m", "orderdp", *command], cwd=ROOT, check=True)

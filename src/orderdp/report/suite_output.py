@@ -14,7 +14,7 @@ from orderdp.workbench.suites import Suite, Table
 from orderdp.workbench.suites.measured import PartResults
 from orderdp.workbench.suites.trying import Trial
 
-__all__ = ["markdown", "show_suite", "show_trials"]
+__all__ = ["markdown", "show_suite", "show_trials", "table_lines"]
 
 
 def show_suite(
@@ -51,11 +51,17 @@ def show_suite(
 def markdown(suite: Suite, scale: str, tables: Sequence[Table]) -> str:
     """The tables for a page."""
     lines = [f"# {suite.id}, scale {scale}", "", f"{_sentence(suite.shows)} {suite.scales[scale].differs}", ""]
+    return "\n".join(lines + table_lines(tables))
+
+
+def table_lines(tables: Iterable[Table]) -> list[str]:
+    """Tables with what is to be said about them, as lines of markdown."""
+    lines = []
     for table in tables:
         lines += [f"**{table.title}**", "", _line(table.header), _line(["---"] * len(table.header))]
         lines += [_line(row) for row in table.rows]
         lines += ["", *[f"- {note}" for note in table.notes], ""]
-    return "\n".join(lines)
+    return lines
 
 
 def show_trials(suite: Suite, trials: Iterable[Trial], say: Callable[[str], None]) -> None:
