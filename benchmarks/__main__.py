@@ -10,7 +10,20 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from benchmarks import augment, coresets, draw, epoch, loader, memory, policies, scale, update, weights, workbench
+from benchmarks import (
+    augment,
+    coresets,
+    draw,
+    epoch,
+    layout,
+    loader,
+    memory,
+    policies,
+    scale,
+    update,
+    weights,
+    workbench,
+)
 from benchmarks.conditions import conditions
 
 BENCHMARKS: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
@@ -30,6 +43,7 @@ BENCHMARKS: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
 
 #: Too long to run unless they are named.
 LONG: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
+    "layout": layout.layout,
     "scale": scale.scale,
     "coresets-10k": coresets.coresets_10k,
     "coresets": coresets.coresets,
