@@ -228,7 +228,7 @@ class Pruner:
             scores, remember = losses.detach().expand(len(index)), remember or _moving_average
         else:
             scores = losses.detach()
-            mean = result if self._timeline.weights is None else None
+            mean = result if self._timeline.selector.weights is None else None
         if extra or self._arguments.required:
             extra = checked_extra(extra, self._arguments, index, self.policy)
         if not self._table_is_home:
@@ -262,10 +262,10 @@ class Pruner:
         return self._weighted_mean(index, checked_losses(losses, index, reduced=False))
 
     def _weighted_mean(self, index: torch.Tensor, losses: torch.Tensor) -> torch.Tensor:
-        dense = self._timeline.weights
+        dense = self._timeline.selector.weights
         if dense is not None:
             if dense.device != losses.device:
-                dense = self._timeline.weights = dense.to(losses.device, non_blocking=True)
+                dense = self._timeline.selector.weights = dense.to(losses.device, non_blocking=True)
             weights = dense.index_select(0, index.to(losses.device, non_blocking=True)).to(losses.dtype)
             losses = losses * (weights if losses.ndim else weights.mean())
         return losses.mean() if losses.numel() else losses.sum()  # the mean of nothing would be NaN
@@ -440,9 +440,9 @@ class Pruner:
             "pruned": max(0, round(full) - kept),
             "nominal_saved": self._nominal_saved(),
             "saved": 1 - kept / full if full else 0.0,
-            **self._timeline.weights_used,
+            **self._timeline.selector.weights_used,
             **self._table.summary(self.epoch),
-            "nonfinite": self._timeline.nonfinite + self._table.strays()[0],
+            "nonfinite": self._timeline.complaints.nonfinite + self._table.strays()[0],
             "repeated": self._timeline.repeated,
             **self._timeline.team.traffic,
         }
