@@ -11,6 +11,7 @@ import torch
 
 from orderdp import OrderDP, Pruner
 from orderdp.errors import IndexRangeError
+from orderdp.feedback import Feedback
 from orderdp.sharded.dealing import Guests
 from orderdp.sharded.ownership import Shard
 from orderdp.sharded.table import ShardTable
@@ -91,7 +92,8 @@ def test_there_is_room_for_any_number_of_guests() -> None:
 def test_a_step_with_guests_does_not_wait_for_a_device(index_device: str) -> None:
     pruner = Pruner(OrderDP(0.4), 90, table="sharded")
     next(iter(pruner.batch_sampler(8)))
-    pruner._table = table_with_guests()
+    table = table_with_guests()
+    pruner._feedback = Feedback(pruner.policy, table, pruner._timeline)
     losses = torch.rand(4, device="meta", requires_grad=True)
     index = torch.tensor([50, 51, 3, 40]).to(index_device)
     with Spy() as spy:
@@ -99,7 +101,7 @@ def test_a_step_with_guests_does_not_wait_for_a_device(index_device: str) -> Non
             pruner.update(index, losses).backward()
     assert not spy.waits
     assert "index_copy_" in spy.seen
-    assert pruner._table.device.type == "meta"
+    assert table.device.type == "meta"
 
 
 def test_a_draw_takes_less_than_six_bytes_a_sample_with_all_there_is() -> None:

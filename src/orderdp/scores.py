@@ -14,17 +14,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from orderdp.columns import SCORE, SEEN, USAGE, allocated, by_name, check_columns, lengthened
 from orderdp.errors import ConfigError, IndexRangeError, StateError
 from orderdp.policy import Column
 
 __all__ = ["SCORE", "SEEN", "USAGE", "BatchRows", "ScoreTable"]
-
-SCORE = Column("score", initial=float("inf"))
-USAGE = Column("usage", initial=0, dtype="int16", merge="sum")
-#: The epoch in which it was last trained on or observed; -1 for never.
-SEEN = Column("seen", initial=-1, dtype="int16")
-
-_BUILT_IN = (SCORE, USAGE, SEEN)
 
 # Counts start in two bytes and move to four long before they could overflow.
 _WIDEN_AT = 1 << 14
@@ -60,27 +54,17 @@ class ScoreTable:
         size: For how many it has one; all of them but in a part.
     """
 
-    built_in: tuple[Column, ...] = _BUILT_IN
+    built_in: tuple[Column, ...] = (SCORE, USAGE, SEEN)
 
     def __init__(self, n: int, columns: Iterable[Column] = ()) -> None:
         self._set_up(n, range(n), 0, columns)
 
     def _set_up(self, n: int, held: range, spare: int, columns: Iterable[Column]) -> None:
         self.n, self.first, self.size = n, held.start, len(held)
-        self.declared: dict[str, Column] = {column.name: column for column in self.built_in}
-        for column in columns:
-            if column.name in self.declared and column != self.declared[column.name]:
-                raise ConfigError(
-                    f"column {column.name!r} is declared twice, as {self.declared[column.name]} and {column}. "
-                    "Give one of them another name."
-                )
-            self.declared[column.name] = column
+        self.declared = by_name(self.built_in, columns)
         # One row more than there are samples: feedback with an impossible index goes there, because finding out
         # whether there is any would mean waiting for the device.
-        self._columns = {
-            name: torch.full((self.size + spare + 1,), column.initial, dtype=_torch_dtype(column.dtype))
-            for name, column in self.declared.items()
-        }
+        self._columns = allocated(self.declared, self.size + spare + 1)
         self.device = torch.device("cpu")
         self._on_host = True
         self._strays = torch.zeros(2, dtype=torch.int64)  # non-finite losses, impossible indices
@@ -109,17 +93,13 @@ class ScoreTable:
         however few rows are added at a time.
         """
         self.settle()
-        moved = 0
+        total = 0
         for name, column in self._columns.items():
-            if column.storage_offset() + n + 1 > column.untyped_storage().nbytes() // column.element_size():
-                larger = torch.empty(max(n + 1, (self.n + 1) * 3 // 2), dtype=column.dtype, device=column.device)
-                larger[: self.n] = column[: self.n]
-                column, moved = larger, moved + self.n
-            self._columns[name] = column.as_strided((n + 1,), (1,))
-            self._columns[name][self.n :] = self.declared[name].initial
+            self._columns[name], moved = lengthened(column, self.n, n + 1, self.declared[name].initial)
+            total += moved
         self.n = self.size = n
         self._rows = torch.zeros(1).expand(n)
-        return moved
+        return total
 
     # -- reading -------------------------------------------------------------------------------------------
 
@@ -309,25 +289,7 @@ class ScoreTable:
 
     def check_state(self, state: Mapping[str, Any]) -> None:
         """Raises where `load_state_dict` would not fit, and changes nothing."""
-        columns = state["columns"]
-        if set(columns) != set(self._columns):
-            raise StateError(
-                f"the checkpoint must have the columns {sorted(self._columns)}, it has {sorted(columns)}. "
-                "It was written with another policy or by another version."
-            )
-        for name, values in columns.items():
-            wanted = self._columns[name]
-            if not isinstance(values, torch.Tensor) or values.shape != (self.size,):
-                came = tuple(values.shape) if isinstance(values, torch.Tensor) else type(values).__name__
-                raise StateError(
-                    f"column {name!r} of the checkpoint must hold {self.size} values, got {came}. "
-                    "Use a checkpoint of this data set that was written to its end."
-                )
-            if values.is_floating_point() != wanted.is_floating_point() or values.isnan().any():
-                raise StateError(
-                    f"column {name!r} of the checkpoint must hold numbers like {wanted.dtype}, "
-                    f"got {values.dtype} or NaN. Use another checkpoint."
-                )
+        check_columns(state["columns"], self._columns, self.size)
         if not isinstance(state["strays"], torch.Tensor) or state["strays"].shape != (2,):
             raise StateError("the checkpoint's counters are damaged. Use another checkpoint.")
 
@@ -342,10 +304,3 @@ class ScoreTable:
             self._columns[name] = column.to(device)
         self._strays = state["strays"].to(device, copy=True)
         self._writes = int(state["writes"])
-
-
-def _torch_dtype(name: str) -> torch.dtype:
-    dtype = getattr(torch, name, None)
-    if not isinstance(dtype, torch.dtype):
-        raise ConfigError(f"a column's dtype must be one that torch has, got {name!r}. Use 'float32', for example.")
-    return dtype

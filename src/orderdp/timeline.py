@@ -6,39 +6,29 @@ that, whoever starts again starts the next epoch.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from orderdp.clock import Clock
+from orderdp.complaints import Complaints
 from orderdp.epochs import Epoch, FixedEpoch, StepwiseEpoch, restore_epoch, restore_selection, selection_state
-from orderdp.errors import (
-    ConfigError,
-    IndexRangeError,
-    NoFeedbackWarning,
-    NonFiniteLossError,
-    NonFiniteLossWarning,
-    RealRatioWarning,
-    StateError,
-)
-from orderdp.policy import Context, Policy, Selection, StepwisePolicy, describe, nominal_ratio, size_bounds
-from orderdp.randomness import key64
+from orderdp.errors import ConfigError, StateError
+from orderdp.origin import whole_state
+from orderdp.policy import Context, Policy, Selection, StepwisePolicy, nominal_ratio, size_bounds
 from orderdp.sampling import Serving, View
 from orderdp.scores import ScoreTable
+from orderdp.selecting import Selector
 from orderdp.team import Team, TeamOptions
 
 if TYPE_CHECKING:
-    from orderdp.distributed.meeting import Decision, Meeting, Standing
+    from orderdp.distributed.meeting import Decision, Meeting
     from orderdp.distributed.share import Share
+    from orderdp.distributed.standing import Standing
 
 __all__ = ["Timeline"]
-
-# A real ratio this far from the nominal one is worth a remark.
-_NOTICEABLE = 0.005
 
 
 class Timeline:
@@ -71,19 +61,12 @@ class Timeline:
         self.seed = seed
         self.stepwise = getattr(policy, "every", "epoch") == "batch"
         self.clock = Clock()
-        self.weights: torch.Tensor | None = None
-        self.weights_used = _spread(None)
-        self.nonfinite = 0
+        self.complaints = Complaints(policy, table, raise_on_nan)
+        self.selector = Selector(policy, table, epochs, labels, self.complaints)
         self._policy = policy
         self._table = table
-        self._epochs = epochs
-        self._labels = labels
-        self._raise_on_nan = raise_on_nan
-        self._selection: Selection | None = None  # the current epoch's, where it has been drawn
-        self._epoch: Epoch | None = None  # the same, arranged in the order of whoever goes through it
+        self._epoch: Epoch | None = None  # the open one, in the order of whoever goes through it
         self._rewound = False  # whether somebody else skips what has been trained on of the open epoch
-        self._warned_idle = False
-        self._said_what_is_real = False
         self.team = team or Team(policy, table, epochs, labels, raise_on_nan, options or TeamOptions())
         self._share: Share | None = None  # of the open epoch, for this process
         self._world = 1  # how many processes go through the open epoch
@@ -91,7 +74,7 @@ class Timeline:
 
     def context(self, epoch: int) -> Context:
         """What the policy may know in that epoch."""
-        return Context(n=self.n, epoch=epoch, seed=self.seed, epochs=self._epochs, labels=self._labels)
+        return self.selector.context(epoch, self.seed)
 
     def size_bounds(self, epoch: int) -> tuple[int, int]:
         """The fewest and the most samples that epoch can have."""
@@ -196,21 +179,16 @@ class Timeline:
             return True
         if self.clock.idle_passes and not getattr(self._policy, "needs_feedback", True):
             return True
-        if self.clock.idle_passes >= 2 and not self._warned_idle:
-            self._warned_idle = True
-            warnings.warn(
-                "an epoch was used up and no loss came back, so the same samples are served again. Call "
-                "loss = pruner.update(index, losses) in every step.",
-                NoFeedbackWarning,
-                stacklevel=2,
-            )
+        if self.clock.idle_passes >= 2:
+            self.complaints.say_idle()
         return False
 
     def _next_epoch(self) -> None:
         self._table.settle()
         self._repeated_before = self.repeated
         self.clock.next_epoch()
-        self._epoch, self._selection, self._rewound = None, None, False
+        self.selector.forget()
+        self._epoch, self._rewound = None, False
 
     # -- together with other processes -------------------------------------------------------------------------
 
@@ -226,7 +204,8 @@ class Timeline:
             try:
                 meeting.agree(self.clock.epoch, lambda: self._drawn(view))
             except Exception:
-                self._epoch, self._selection = None, None
+                self._epoch = None
+                self.selector.forget()
                 raise
         assert self._epoch is not None
         if isinstance(self._epoch, StepwiseEpoch):
@@ -238,28 +217,16 @@ class Timeline:
             )
 
     def _standing(self) -> Standing:
-        from orderdp.distributed.meeting import Standing
+        from orderdp.distributed.standing import Standing
 
-        clock, tally = self.clock, self.team.tally
-        return Standing(clock.epoch, is_open=self._epoch is not None, trained=clock.trained, fed=tally.fed)
+        return Standing.now(self.clock, self.team.tally, is_open=self._epoch is not None)
 
     def _standing_before(self, view: View) -> Standing:
+        from orderdp.distributed.standing import Standing
+
         view.check()
-        wanted, clock, tally = self._wanted(view), self.clock, self.team.tally
-        is_open = self._epoch is not None and wanted == clock.epoch
-        is_left = clock.end is not None and clock.moved and not is_open
-        return self._standing()._replace(
-            epoch=wanted,
-            is_open=is_open,
-            trained=clock.trained if is_open else 0,
-            arranging=self._epoch is None or not is_open or self._epoch.arrangement not in (None, view.arrangement),
-            batch_size=int(getattr(view, "batch_size", None) or 0),
-            drop_last=bool(getattr(view, "drop_last", False)),
-            expected=(clock.end or 0) - tally.start if is_left else 0,
-            got=tally.got,
-            ran_dry=tally.ran_dry,
-            rewound=self._rewound,
-        )
+        wanted = self._wanted(view)
+        return Standing.before(wanted, view, self._epoch, self.clock, self.team.tally, rewound=self._rewound)
 
     def _follow(self, decision: Decision) -> None:
         if decision.epoch > self.clock.epoch:
@@ -275,8 +242,9 @@ class Timeline:
         self._arrange(view)
         assert self._epoch is not None
         parts = [value.numpy() for value in self._epoch.state_dict().values() if isinstance(value, torch.Tensor)]
-        if self._selection is not None and self._selection.weights is not None:
-            parts.append(self._selection.weights)
+        selection = self.selector.current
+        if selection is not None and selection.weights is not None:
+            parts.append(selection.weights)
         return digest(*(part.tobytes() for part in parts))
 
     @property
@@ -289,48 +257,21 @@ class Timeline:
 
     def select(self) -> Selection:
         """The current epoch's selection; drawn the first time it is asked for."""
-        if self._selection is None:
-            self._hear_complaints()
-            self._selection = self._policy.select(self._table, self.context(self.clock.epoch))
-            self.weights = self._selection.dense_weights(self.n)
-            self.weights_used = _spread(self._selection.weights)
-            self._say_what_is_real(len(self._selection))
-        return self._selection
+        return self.selector.select(self.context(self.clock.epoch))
 
     def preview(self) -> Selection:
         """The open epoch's selection, or what the next one would be if it were drawn now. Keeps nothing of it."""
-        if self._selection is not None:
-            return self._selection
-        if isinstance(self._epoch, FixedEpoch):  # out of a checkpoint; one with weights would have its selection
-            return Selection(self._epoch.order)
-        context = self.context(self.clock.epoch)
-        if self._epochs is not None and context.epoch >= self._epochs:
-            # Policies and schedules need not know what comes after the end, and the last pool would be the same again.
-            context = replace(context, epoch=self._epochs - 1, seed=key64(self.seed, "one more"))
-        return self._policy.select(self._table, context)
+        if self.selector.current is None and isinstance(self._epoch, FixedEpoch):
+            return Selection(self._epoch.order)  # out of a checkpoint; one with weights would have its selection
+        return self.selector.preview(self.context(self.clock.epoch))
 
     def as_drawn(self, arrangement: Hashable) -> Epoch:
         """The current epoch in the order in which it was drawn."""
         return FixedEpoch(self.select().indices, arrangement=arrangement)
 
-    def _say_what_is_real(self, kept: int) -> None:
-        """Once: that a policy leaves out another share than it was asked to. In the first epoch nothing is known."""
-        nominal = self.nominal_ratio(self.clock.epoch)
-        real = 1 - kept / self.n
-        if self._said_what_is_real or self.clock.epoch == 0 or nominal is None or abs(real - nominal) <= _NOTICEABLE:
-            return
-        self._said_what_is_real = True
-        warnings.warn(
-            f"{describe(self._policy)} leaves out {real:.1%} of the samples in epoch {self.clock.epoch}, not the "
-            f"nominal {nominal:.1%}: how much it can leave out depends on the losses. Pruner.report() "
-            "has what is really saved.",
-            RealRatioWarning,
-            stacklevel=2,
-        )
-
     def step_by_step(self, batch_size: int, drop_last: bool) -> Epoch:
         """The current epoch, with a choice at every step."""
-        self._hear_complaints()
+        self.selector.prepare(self.clock.epoch)
         assert isinstance(self._policy, StepwisePolicy)
         context = self.context(self.clock.epoch)
         together = self.team.step_size(batch_size)
@@ -341,7 +282,7 @@ class Timeline:
         size = self._policy.size(self.n, self.context(self.clock.epoch))
         if size is not None:
             return size
-        if self._epoch is None and self._selection is None and self.team.exchange() is not None:
+        if self._epoch is None and self.selector.current is None and self.team.exchange() is not None:
             raise TypeError(
                 "how many samples are kept depends on losses that other processes know, and they meet when an epoch "
                 "begins. Ask for the length after iter(loader)."
@@ -354,37 +295,16 @@ class Timeline:
             return None
         return len(self._epoch)
 
-    def _hear_complaints(self) -> None:
-        """Once an epoch: says what the steps have only counted."""
-        self._table.make_room(self.clock.epoch)
-        nonfinite, outside = self._table.strays()
-        self._table.forget_strays()
-        self.nonfinite += nonfinite
-        if outside:
-            raise IndexRangeError(
-                f"indices must be in [0, {self.n}), the length of the data set; {outside} of the last epoch were not, "
-                "and their losses were ignored. Pass the index that came with the batch, unchanged."
-            )
-        if not nonfinite:
-            return
-        message = (
-            f"{nonfinite} losses of the last epoch were NaN or infinite; their samples keep the scores they had. "
-            "Look at the learning rate and at the data."
-        )
-        if self._raise_on_nan:
-            raise NonFiniteLossError(message + ' With on_nan="warn" training goes on.')
-        warnings.warn(message, NonFiniteLossWarning, stacklevel=2)
-
     # -- checkpoints -------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors and plain values from which the timeline can be put back."""
         # An epoch holds its order; the selection is needed beside it only for its weights.
-        drawn = self._selection if self._epoch is None or self.weights is not None else None
+        drawn = self.selector.current if self._epoch is None or self.selector.weights is not None else None
         return {
             "seed": self.seed,
             "clock": self.clock.state_dict(),
-            "nonfinite": self.nonfinite,
+            "nonfinite": self.complaints.nonfinite,
             "repeated": self.repeated,
             "selection": None if drawn is None else selection_state(drawn),
             "epoch": None if self._epoch is None else self._epoch.state_dict(),
@@ -392,48 +312,21 @@ class Timeline:
 
     def whole(self, state: Any) -> Mapping[str, Any]:
         """One state of a pruner, out of one or out of the parts of all processes, each of the right kind."""
-        parts = state if isinstance(state, list | tuple) else [state]
-        if any("shard" in part["timeline"] for part in parts):
-            raise StateError(
-                'the checkpoint is of a sharded table. Load it into Pruner(..., table="sharded"), at any number of '
-                "processes."
-            )
-        if isinstance(state, list | tuple):
-            from orderdp.distributed.parts import joined
-
-            state = joined(state, self._table.declared)
-        group = state.get("group")
-        if group is not None:
-            raise StateError(
-                f"the checkpoint was written by rank {group['rank']} of {group['world_size']} without sync(): it lacks "
-                "what the others had learnt. Call pruner.sync() on all ranks before state_dict(), or load the parts of "
-                "all ranks together: load_state_dict([part_0, part_1, ...])."
-            )
-        whole: Mapping[str, Any] = state
-        return whole
+        return whole_state(state, self._table.declared)
 
     def restorer(self, state: Mapping[str, Any]) -> Callable[[], None]:
         """Reads and checks `state` and returns what puts it in place, so that nothing is half restored."""
         clock, seed, nonfinite = Clock.from_state(state["clock"]), int(state["seed"]), int(state["nonfinite"])
         repeated = int(state.get("repeated", 0))
-        context = Context(self.n, clock.epoch, seed, self._epochs, self._labels)
+        context = self.selector.context(clock.epoch, seed)
         selection = restore_selection(state["selection"], self.n)
         epoch = restore_epoch(state["epoch"], self._policy, self._table, context)
 
         def restore() -> None:
-            self.clock, self.seed, self.nonfinite = clock, seed, nonfinite
-            self._selection, self._epoch, self._rewound = selection, epoch, False
-            self.weights = None if selection is None else selection.dense_weights(self.n)
-            self.weights_used = _spread(None if selection is None else selection.weights)
+            self.clock, self.seed, self.complaints.nonfinite = clock, seed, nonfinite
+            self.selector.keep(selection)
+            self._epoch, self._rewound = epoch, False
             self._repeated_before, self._share = repeated, None
             self.team.restored(clock.kept)
 
         return restore
-
-
-def _spread(weights: np.ndarray | None) -> dict[str, float]:
-    """The smallest, the mean and the largest weight of a selection."""
-    if weights is None or len(weights) == 0:
-        return {"weight_min": 1.0, "weight_mean": 1.0, "weight_max": 1.0}
-    smallest, mean, largest = weights.min(), weights.mean(dtype=np.float64), weights.max()
-    return {"weight_min": float(smallest), "weight_mean": float(mean), "weight_max": float(largest)}

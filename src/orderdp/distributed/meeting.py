@@ -18,6 +18,7 @@ from orderdp.distributed.exchange import Exchange
 from orderdp.distributed.header import ITER, SYNC, Header, differences, digest
 from orderdp.distributed.ledger import Agreements, Changes, Ledger
 from orderdp.distributed.places import check_places, check_sharding
+from orderdp.distributed.standing import Standing
 from orderdp.errors import GroupError
 from orderdp.scores import ScoreTable
 
@@ -43,22 +44,6 @@ class Setup:
     shard: bool
     pad: bool
     strict: bool
-
-
-class Standing(NamedTuple):
-    """Where one rank stands when it comes to a meeting; the fields are those of `Header`."""
-
-    epoch: int
-    is_open: bool = False
-    trained: int = 0
-    arranging: bool = False
-    batch_size: int = 0
-    drop_last: bool = False
-    fed: int = 0
-    expected: int = 0
-    got: int = 0
-    ran_dry: bool = False
-    rewound: bool = False
 
 
 class Decision(NamedTuple):

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from orderdp.columns import SCORE
 from orderdp.errors import IndexRangeError
 from orderdp.policy import Column
-from orderdp.scores import SCORE, ScoreTable
+from orderdp.scores import ScoreTable
 from orderdp.sharded.dealing import Guests
 from orderdp.sharded.ownership import Shard
 

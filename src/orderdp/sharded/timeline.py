@@ -117,7 +117,7 @@ class ShardTimeline(Timeline):
         """What is selected of this rank's samples, and at which position that begins."""
         if self._undealt is not None:
             return self._undealt.own.copy(), self._undealt.base
-        self._hear_complaints()
+        self.selector.prepare(context.epoch)
         scores = self._part.scores_between
         return drawn(self._orderdp, self._part.shard, scores, context, wires, self._sharding), 0
 
@@ -137,7 +137,7 @@ class ShardTimeline(Timeline):
         return {
             "seed": self.seed,
             "clock": self.clock.state_dict(),
-            "nonfinite": self.nonfinite,
+            "nonfinite": self.complaints.nonfinite,
             "repeated": self.repeated,
             "epoch": None if epoch is None else with_what_is_left(epoch, self.clock.trained),
             "shard": {
@@ -161,7 +161,7 @@ class ShardTimeline(Timeline):
             epoch = self._restored_epoch(state["epoch"], Context(self.n, clock.epoch, seed))
 
         def restore() -> None:
-            self.clock, self.seed, self.nonfinite = clock, seed, nonfinite
+            self.clock, self.seed, self.complaints.nonfinite = clock, seed, nonfinite
             self._epoch, self._rewound, self._share = epoch, False, None
             self._undealt = epoch if isinstance(epoch, UndealtEpoch) else None
             self._repeated_before = repeated

@@ -1,0 +1,95 @@
+"""Where a pruner's state comes from: what it says about itself, and whether it can be loaded here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from orderdp.errors import StateError
+from orderdp.policy import Column, Policy, describe
+
+__all__ = ["check_origin", "whole_state", "with_origin"]
+
+_FORMAT = "orderdp.Pruner"
+_VERSION = 1
+
+
+def with_origin(policy: Policy, n: int, table: Mapping[str, Any], timeline: Mapping[str, Any]) -> dict[str, Any]:
+    """The state of a pruner, out of those of its parts.
+
+    Args:
+        policy: The pruner's policy.
+        n: Samples in its data set.
+        table: The state of its table.
+        timeline: The state of its timeline.
+    """
+    return {
+        "format": _FORMAT,
+        "version": _VERSION,
+        "policy": describe(policy),
+        "n": n,
+        "table": table,
+        "timeline": timeline,
+    }
+
+
+def check_origin(state: Any, policy: Policy, n: int) -> None:
+    """Raises where `state`, or one of the parts that it is a list of, is not that of such a pruner.
+
+    Args:
+        state: What ``Pruner.state_dict()`` gave; or what it gave on each of several processes.
+        policy: The policy it must have been written with.
+        n: How many samples its data set must have.
+    """
+    in_parts = isinstance(state, list | tuple) and all(isinstance(part, Mapping) for part in state) and state
+    for part in state if in_parts else [state]:
+        _check_part(part, policy, n)
+
+
+def _check_part(state: Any, policy: Policy, n: int) -> None:
+    if not isinstance(state, Mapping) or state.get("format") != _FORMAT:
+        came = f"keys {sorted(map(str, state))[:6]}" if isinstance(state, Mapping) else type(state).__name__
+        raise StateError(f"this must be what Pruner.state_dict() gave, got {came}. Pass that part of the checkpoint.")
+    if state.get("version") != _VERSION:
+        raise StateError(
+            f"the checkpoint must be of version {_VERSION}, it is of {state.get('version')!r}. "
+            "Load it with the version of orderdp that wrote it."
+        )
+    if state.get("policy") != describe(policy):
+        raise StateError(
+            f"the checkpoint was written with {state.get('policy')}, this pruner has {describe(policy)}. "
+            'Make the pruner with the same policy; to take over scores alone, observe(index, state["table"]...).'
+        )
+    if state.get("n") != n:
+        raise StateError(
+            f"the checkpoint is of a data set of {state.get('n')} samples, this one has {n}. "
+            "Resume with the data set it was written for."
+        )
+
+
+def whole_state(state: Any, declared: Mapping[str, Column]) -> Mapping[str, Any]:
+    """One state of a pruner with a replicated table, out of one or out of the parts of all processes.
+
+    Args:
+        state: The state, or the parts.
+        declared: The columns of the table.
+    """
+    in_parts = isinstance(state, list | tuple)
+    if any("shard" in part["timeline"] for part in (state if in_parts else [state])):
+        raise StateError(
+            'the checkpoint is of a sharded table. Load it into Pruner(..., table="sharded"), at any number of '
+            "processes."
+        )
+    if in_parts:
+        from orderdp.distributed.parts import joined
+
+        state = joined(state, declared)
+    group = state.get("group")
+    if group is not None:
+        raise StateError(
+            f"the checkpoint was written by rank {group['rank']} of {group['world_size']} without sync(): it lacks "
+            "what the others had learnt. Call pruner.sync() on all ranks before state_dict(), or load the parts of "
+            "all ranks together: load_state_dict([part_0, part_1, ...])."
+        )
+    whole: Mapping[str, Any] = state
+    return whole
