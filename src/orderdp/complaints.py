@@ -14,7 +14,7 @@ from orderdp.errors import (
 from orderdp.policy import Policy, describe
 from orderdp.scores import ScoreTable
 
-__all__ = ["Complaints"]
+__all__ = ["Complaints", "say_nonfinite"]
 
 # A real ratio this far from the nominal one is worth a remark.
 _NOTICEABLE = 0.005
@@ -50,15 +50,7 @@ class Complaints:
                 f"indices must be in [0, {self._table.n}), the length of the data set; {outside} of the last epoch "
                 "were not, and their losses were ignored. Pass the index that came with the batch, unchanged."
             )
-        if not nonfinite:
-            return
-        message = (
-            f"{nonfinite} losses of the last epoch were NaN or infinite; their samples keep the scores they had. "
-            "Look at the learning rate and at the data."
-        )
-        if self._raise_on_nan:
-            raise NonFiniteLossError(message + ' With on_nan="warn" training goes on.')
-        warnings.warn(message, NonFiniteLossWarning, stacklevel=3)
+        say_nonfinite(nonfinite, as_error=self._raise_on_nan)
 
     def say_idle(self) -> None:
         """Once: that an epoch was gone through and nothing came back."""
@@ -85,3 +77,21 @@ class Complaints:
             RealRatioWarning,
             stacklevel=2,
         )
+
+
+def say_nonfinite(count: int, *, as_error: bool) -> None:
+    """That losses of the last epoch were not finite, if there were any.
+
+    Args:
+        count: How many.
+        as_error: Whether training is to stop.
+    """
+    if not count:
+        return
+    message = (
+        f"{count} losses of the last epoch were NaN or infinite; their samples keep the scores they had. "
+        "Look at the learning rate and at the data."
+    )
+    if as_error:
+        raise NonFiniteLossError(message + ' With on_nan="warn" training goes on.')
+    warnings.warn(message, NonFiniteLossWarning, stacklevel=4)

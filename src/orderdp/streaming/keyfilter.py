@@ -15,12 +15,11 @@ import numpy as np
 import torch
 
 from orderdp.checks import checked_epochs, checked_group, checked_losses, checked_scores, checked_seed
+from orderdp.complaints import say_nonfinite
 from orderdp.errors import (
     ConfigError,
     DatasetError,
     NoFeedbackWarning,
-    NonFiniteLossError,
-    NonFiniteLossWarning,
     UnsyncedStateWarning,
 )
 from orderdp.planning import is_count
@@ -245,12 +244,7 @@ class KeyFilter:
     def _hear_complaints(self) -> None:
         self._memory.settle()
         new, self._said_nonfinite = self._memory.nonfinite - self._said_nonfinite, self._memory.nonfinite
-        if not new:
-            return
-        message = f"{new} losses of the last epoch were NaN or infinite; their samples keep the scores they had."
-        if self._raise_on_nan:
-            raise NonFiniteLossError(message + ' With on_nan="warn" training goes on.')
-        warnings.warn(message + " Look at the learning rate and at the data.", NonFiniteLossWarning, stacklevel=4)
+        say_nonfinite(new, as_error=self._raise_on_nan)
 
     # -- other processes ---------------------------------------------------------------------------------------
 
