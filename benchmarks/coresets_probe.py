@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from benchmarks.memory_probe import _status
+from benchmarks.process import status
 from orderdp import coresets
 
 _WIDTH, _CLASSES, _CLUSTERS = 512, 10, 100
@@ -41,14 +41,14 @@ def measure(cache: str, name: str, n: int, *, balanced: bool = True) -> dict[str
     """Seconds and bytes of one method, with what it needs recorded beforehand."""
     proxy = coresets.Proxy(net, data(n), cache=cache, lr=0.01)
     if name == "proxy":
-        before, clock = _status("VmRSS"), _Clock()
+        before, clock = status("VmRSS"), _Clock()
         proxy.features()
         return {**clock.spent(), "bytes": _high_water(before)}
     method = coresets.build(name, balanced=balanced)
     _record(proxy, method.needs)
     held = np.array(proxy.features())  # what the limit does not count
     gc.collect()
-    before, clock = _status("VmRSS"), _Clock()
+    before, clock = status("VmRSS"), _Clock()
     Path("/proc/self/clear_refs").write_text("5")  # forgets the high-water mark
     selection = method.select(proxy, 0.5, seed=0)
     spent = clock.spent()
@@ -78,7 +78,7 @@ def _record(proxy: coresets.Proxy, needs: coresets.Needs) -> None:
 
 
 def _high_water(before: int) -> int:
-    return max(0, _status("VmHWM") - before)
+    return max(0, status("VmHWM") - before)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
+from benchmarks.process import status
 from orderdp import OrderDP, Pruner
 
 _BATCH = 8192
@@ -67,11 +68,11 @@ class Resident:
         """The high-water mark of the draw alone."""
         Path("/proc/self/clear_refs").write_text("5")  # forgets the high-water mark
         iter(pruner.batch_sampler(_BATCH))
-        return _status("VmHWM") - self._before
+        return status("VmHWM") - self._before
 
     def _now(self) -> int:
         gc.collect()
-        return _status("VmRSS")
+        return status("VmRSS")
 
 
 def measure(meter: Meter, n: int) -> dict[str, int]:
@@ -116,14 +117,6 @@ def _reachable(owner: object) -> Iterator[object]:
         seen.add(id(held))
         yield held
         waiting += gc.get_referents(held)
-
-
-def _status(entry: str) -> int:
-    """An entry of this process's status, in bytes."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(f"{entry}:"):
-            return int(line.split()[1]) * 1024
-    raise LookupError(f"/proc/self/status must have an entry {entry}, it has none.")
 
 
 if __name__ == "__main__":

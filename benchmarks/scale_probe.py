@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.process import status
 from benchmarks.scale_ranks import ThreadRank, in_threads
 from orderdp import OrderDP, Pruner
 from orderdp import draw as kernels
@@ -30,20 +31,20 @@ _VISITED = 5_000_000
 def draw(n: int) -> dict[str, Any]:
     """Time a sample of the first draw and of a later one, of visiting, and the highest memory."""
     _run(None, 100_000)  # loads what is loaded once
-    before = _status("VmRSS")
+    before = status("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # forgets the high-water mark
     found = _run(None, n)
-    return {**found, "peak_bytes": _status("VmHWM") - before}
+    return {**found, "peak_bytes": status("VmHWM") - before}
 
 
 def ranks(n: int, world: int) -> dict[str, Any]:
     """The same on `world` ranks at once: what one of them takes at most, and what it exchanges."""
-    before = _status("VmRSS")
+    before = status("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")
     found = in_threads(world, lambda rank: _run(rank, n))
     total = {"digest": sum(part.pop("digest") for part in found) % (1 << 64), "kept": sum(p.pop("kept") for p in found)}
     most = {f"most_{name}": max(part[name] for part in found) for name in found[0]}
-    return {"ranks": world, **total, **most, "peak_bytes_a_rank": (_status("VmHWM") - before) // world}
+    return {"ranks": world, **total, **most, "peak_bytes_a_rank": (status("VmHWM") - before) // world}
 
 
 def parts(n: int) -> dict[str, Any]:
@@ -117,14 +118,6 @@ def _digest(epoch: ShardEpoch) -> int:
     guests = epoch.order.guests
     bits = np.uint64(1) << (guests % 64).astype(np.uint64)
     return (total + int((bits * fair_hash(guests // 64, 23)).sum(dtype=np.uint64))) % (1 << 64)
-
-
-def _status(entry: str) -> int:
-    """An entry of this process's status, in bytes."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(f"{entry}:"):
-            return int(line.split()[1]) * 1024
-    raise LookupError(f"/proc/self/status must have an entry {entry}, it has none.")
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from orderdp.errors import StateError
+from orderdp.replacing import flushed
 
 __all__ = ["load_checkpoint", "save_checkpoint"]
 
@@ -26,16 +27,8 @@ def save_checkpoint(path: str | os.PathLike[str], state: Mapping[str, Any]) -> N
         path: Where to. Its folder must exist.
         state: What, for example ``{"model": model.state_dict(), "pruner": pruner.state_dict()}``.
     """
-    path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(temporary, "wb") as file:
-            torch.save(dict(state), file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with flushed(Path(path)) as file:
+        torch.save(dict(state), file)
 
 
 def load_checkpoint(path: str | os.PathLike[str], map_location: Any = "cpu", *, mmap: bool = False) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from orderdp.coresets.registry import build
 from orderdp.coresets.source import Source
 from orderdp.errors import ConfigError
 from orderdp.policy import Selection
+from orderdp.replacing import replacing
 
 __all__ = ["Outcome", "run"]
 
@@ -54,12 +55,8 @@ class Outcome:
         arrays |= {"selection_seconds": self.selection_seconds}
         arrays |= {} if self.selection.weights is None else {"weights": self.selection.weights}
         arrays |= {} if self.scores is None else {"scores": self.scores}
-        temporary = path.with_name(f".{path.stem}.{os.getpid()}.npz")
-        try:
+        with replacing(path, ".npz") as temporary:
             np.savez(temporary, **arrays)
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
 
 
 def run(method: Method | str, proxy: Source, prune_ratio: float, *, seed: int, **parameters: Any) -> Outcome:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from orderdp.errors import StateError
+from orderdp.replacing import replacing, write_text
 from orderdp.state import load_checkpoint, save_checkpoint
 
 __all__ = ["Store"]
@@ -73,14 +74,10 @@ class Store:
     def writing(self, name: str, shape: tuple[int, ...], dtype: Any) -> Iterator[np.ndarray]:
         """An array that is its file, to be filled; it is kept where nothing goes wrong."""
         path = self.folder / f"{name}.npy"
-        temporary = path.with_name(f".{name}.{os.getpid()}.tmp")
-        try:
+        with replacing(path) as temporary:
             array = np.lib.format.open_memmap(temporary, mode="w+", dtype=dtype, shape=shape)
             yield array
             array.flush()
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
 
     def has_checkpoint(self, name: str) -> bool:
         """Whether there is a checkpoint of that name."""
@@ -100,11 +97,5 @@ class Store:
         self._write_index()
 
     def _write_index(self) -> None:
-        path = self.folder / "proxy.json"
-        temporary = path.with_name(f".proxy.{os.getpid()}.tmp")
         text = json.dumps({"identity": self._identity, "seconds": self.seconds}, indent=1)
-        try:
-            temporary.write_text(text, encoding="utf-8")
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        write_text(self.folder / "proxy.json", text)

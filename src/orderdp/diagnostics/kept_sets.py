@@ -13,6 +13,7 @@ import numpy as np
 
 from orderdp.errors import ConfigError, RecordError
 from orderdp.planning import is_count
+from orderdp.replacing import flushed
 
 __all__ = ["KeptSets", "expected_jaccard", "jaccard", "shared"]
 
@@ -113,19 +114,11 @@ class KeptSets:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes them to an .npz file, whole or not at all: ``n``, ``epochs``, and ``bits``, a row for each epoch."""
-        path = Path(path)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         bits = np.array([self._bits[epoch] for epoch in self.epochs], dtype=np.uint8).reshape(
             len(self), (self.n + 7) // 8
         )
-        try:
-            with open(temporary, "wb") as file:
-                np.savez(file, n=np.int64(self.n), epochs=np.array(self.epochs, dtype=np.int64), bits=bits)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        with flushed(Path(path)) as file:
+            np.savez(file, n=np.int64(self.n), epochs=np.array(self.epochs, dtype=np.int64), bits=bits)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> KeptSets:

@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from orderdp.errors import ConfigError
+from orderdp.replacing import replacing
 
 __all__ = ["altair", "check_ending", "save"]
 
@@ -38,9 +39,5 @@ def check_ending(path: Path) -> str:
 def save(chart: Any, path: Path) -> None:
     """Writes a chart to `path`, as its ending says, under a temporary name that is then renamed."""
     kind = check_ending(path)
-    temporary = path.with_name(f".{path.stem}.{os.getpid()}{kind}")
-    try:
+    with replacing(path, kind) as temporary:
         chart.save(os.fspath(temporary), **_KINDS[kind])
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -12,6 +12,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from orderdp.replacing import write_text
 from orderdp.report.charts import altair
 from orderdp.report.run_charts import Chart, charts
 from orderdp.report.run_facts import commands, counted_out, run_list, shared_settings, task_name, tasks
@@ -39,12 +40,7 @@ def write_report(directory: str | os.PathLike[str], out: str | os.PathLike[str] 
     text = page(read_runs(directory), os.fspath(directory))
     path = directory / PAGE_NAME if out is None else Path(out)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_text(path, text)
     return path
 
 

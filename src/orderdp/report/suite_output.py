@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from orderdp.errors import ConfigError
+from orderdp.replacing import write_text
 from orderdp.report.charts import save
 from orderdp.report.suite_charts import draw
 from orderdp.report.tables import show
@@ -38,7 +38,7 @@ def show_suite(
     differs = suite.scales[scale].differs
     say(f"  At this scale: {differs}")
     page = out / f"{suite.id}-{scale}.md"
-    _write(page, markdown(suite, scale, tables))
+    write_text(page, markdown(suite, scale, tables))
     say(f"The table is in {page}.")
     try:
         path = out / f"{suite.id}-{scale}.{ending}"
@@ -75,15 +75,6 @@ def show_trials(suite: Suite, trials: Iterable[Trial], say: Callable[[str], None
             f"{steps} step{'' if steps == 1 else 's'}, {seconds:.3g} s a step"
         )
     say(f"{suite.id}: the first steps of {n} kinds of runs went well. Nothing was kept.")
-
-
-def _write(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _line(cells: Sequence[str]) -> str:

@@ -8,13 +8,13 @@ memory, because it reaches workers however they were started and however long ag
 from __future__ import annotations
 
 import json
-import os
 import uuid
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from orderdp.replacing import replacing
 from orderdp.streaming.decisions import NOBODY_ASKS, Decisions
 
 __all__ = ["Looked", "Noticeboard"]
@@ -83,6 +83,5 @@ class Noticeboard:
         return self._folder / f"{name}-{opening}.npy"
 
     def _write(self, name: str, data: bytes) -> None:
-        temporary = self._folder / f".{name}.{os.getpid()}"
-        temporary.write_bytes(data)
-        temporary.replace(self._folder / name)
+        with replacing(self._folder / name) as temporary:
+            temporary.write_bytes(data)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from orderdp.errors import ConfigError, RecordError
+from orderdp.replacing import write_text
 from orderdp.workbench.records import Run, read_run
 from orderdp.workbench.running import Runner, make_folder
 from orderdp.workbench.settings import Settings
@@ -73,9 +74,7 @@ def remember_settings(base: Settings, out: Path) -> None:
                 "Go on with the settings they had, or use another --out."
             )
         return
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(common, indent=2) + "\n", encoding="utf-8")
-    temporary.replace(path)
+    write_text(path, json.dumps(common, indent=2) + "\n")
 
 
 def finished(out: Path, settings: Settings) -> Run | None:

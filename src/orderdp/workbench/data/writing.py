@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from orderdp.errors import DatasetError
+from orderdp.replacing import replacing
 
 __all__ = ["made_folder", "write_whole", "writing_to"]
 
@@ -40,10 +41,5 @@ def made_folder(path: Path) -> Path:
 
 def write_whole(path: Path, data: bytes) -> None:
     """Writes a file under a temporary name and renames it, so that nobody ever sees half of it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with writing_to(path, kept=" What was written of it was removed."):
-            temporary.write_bytes(data)
-            temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with writing_to(path, kept=" What was written of it was removed."), replacing(path) as temporary:
+        temporary.write_bytes(data)
