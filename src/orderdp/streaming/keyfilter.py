@@ -99,6 +99,7 @@ class KeyFilter:
         self._trained = 0  # samples of this epoch that have been trained on
         self._moved = False  # whether any of them here, since the epoch began or was loaded
         self._done = _NONE  # what had been trained on when the epoch was loaded
+        self._loaded = False  # whether no pass has come to its end since a state was loaded
         self._known = _NONE  # what all ranks knew when the epoch began
         self._looked: Looked | None = None  # what the last epoch has looked at, until the ranks have met
         self._opening = NOBODY_ASKS
@@ -273,16 +274,16 @@ class KeyFilter:
         parts, self._exchanged_bytes = exchange_parts(exchange, part, setup)
         twice = self._memory.take_over(parts, exchange.rank)
         if any(part.looked for part in parts):
-            twice += self._memory.met(parts, self._known, self.epoch - 1, self._done)
-            self._looked, self._done = None, _NONE
+            twice += self._memory.met(parts, self._known, self.epoch - 1, self._done, loaded=self._loaded)
+            self._looked, self._done, self._loaded = None, _NONE, False
         self._refuse_repeats(twice, self.epoch - 1)
 
     def _absorb_own(self) -> None:
         part = self._memory.part(self._looked, self._known)
         self._looked = None
         self._memory.told()
-        twice = self._memory.met([part], self._known, self.epoch, self._done)
-        self._done = _NONE
+        twice = self._memory.met([part], self._known, self.epoch, self._done, loaded=self._loaded)
+        self._done, self._loaded = _NONE, False
         self._refuse_repeats(twice, self.epoch)
 
     def _refuse_repeats(self, twice: int, epoch: int) -> None:
@@ -357,7 +358,7 @@ class KeyFilter:
         _, self.seed, self.epoch, self._drawn, self._weighted, self._trained, memory = KeyState.read(
             state, describe(self.policy)
         )
-        self._memory, self._moved, self._looked = memory, False, None
+        self._memory, self._moved, self._looked, self._loaded = memory, False, None, True
         table = memory.table
         self._done = table["key"][table["seen"] == self.epoch].copy()
         self._known = np.sort(table["key"][table["kept"] != BY_RULE]) if self._drawn else np.sort(table["key"])

@@ -176,7 +176,7 @@ class KeyMemory:
         """Whether this rank knows something that the others do not."""
         return bool(self._trained or self._observed) or self._told != (self.kept, self.nonfinite)
 
-    def met(self, parts: Sequence[Part], known: np.ndarray, epoch: int, done: np.ndarray) -> int:
+    def met(self, parts: Sequence[Part], known: np.ndarray, epoch: int, done: np.ndarray, *, loaded: bool) -> int:
         """An epoch's stream has come to its end on all ranks; returns how many samples came more than once.
 
         Args:
@@ -184,12 +184,13 @@ class KeyMemory:
             known: The fingerprints that all ranks knew when it began.
             epoch: Which epoch it was.
             done: Fingerprints that had been trained on before the epoch was resumed.
+            loaded: Whether what was known came from a checkpoint, which may be of another data set.
         """
         seen = np.logical_or.reduce([part.known for part in parts])
         new = np.unique(np.concatenate([part.new for part in parts]))
         marks = np.concatenate([known[seen], new])
         offered = sum(part.numbers[0] for part in parts)
-        if len(known) and not seen.any() and offered > len(done):
+        if loaded and len(known) and not seen.any() and offered > len(done):
             raise DatasetError(
                 f"of the {len(known)} keys that are known none was among the {offered} that came in epoch {epoch}: "
                 "they are of another data set. Load the state that belongs to this one, or make a new KeyFilter for it."
