@@ -133,3 +133,10 @@ def test_links_between_pages_and_names_of_tests_are_true(page: Path) -> None:
         assert (page.parent / target).exists(), target
     for file, test in re.findall(r"`(test_\w+\.py)::(\w+)`", text):
         assert f"def {test}(" in (ROOT / "tests" / file).read_text(), test
+
+
+@pytest.mark.parametrize("room", ["coresets", "diagnostics", "errors", "losses", "policies", "theory"])
+def test_rooms_that_pages_name_are_there_after_a_bare_import(room: str) -> None:
+    code = f"import orderdp; print(orderdp.{room}.__name__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout.strip() == f"orderdp.{room}"

@@ -33,7 +33,7 @@ _HOMES = {
     "save_checkpoint": "orderdp.state",
     "top_mean": "orderdp.losses",
 }
-_MODULES = ("coresets", "diagnostics", "errors", "policies", "theory")
+_MODULES = ("coresets", "diagnostics", "errors", "losses", "policies", "theory")
 
 __all__ = [
     "Column",
