@@ -13,6 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from orderdp.distributed.header import digest
+from orderdp.distributed.tally import Tally
 from orderdp.policy import Column
 from orderdp.scores import ScoreTable
 
@@ -94,7 +95,7 @@ class Agreements(Protocol):
         ...
 
 
-class Ledger:
+class Ledger(Tally):
     """What a table was when all ranks had the same.
 
     Args:
@@ -103,6 +104,7 @@ class Ledger:
     """
 
     def __init__(self, table: ScoreTable, as_it_is: bool = False) -> None:
+        super().__init__(table, as_it_is)
         self._table = table
         self._unchecked = as_it_is
         self._base: dict[str, np.ndarray]
@@ -112,7 +114,6 @@ class Ledger:
             self._base = {
                 name: np.full(table.n, column.initial, wire_dtype(column)) for name, column in table.declared.items()
             }
-        self._counters = table.counters() if as_it_is else (0, 0, 0)
 
     def changes(self) -> Changes:
         """The rows that are not what was agreed on."""
@@ -132,16 +133,6 @@ class Ledger:
         """What was agreed on for these rows."""
         return {name: values[index] for name, values in self._base.items()}
 
-    def counted(self) -> tuple[int, int, int]:
-        """Losses that were not finite, impossible indices and writes, since the last agreement."""
-        now = self._table.counters()
-        return now[0] - self._counters[0], now[1] - self._counters[1], now[2] - self._counters[2]
-
-    @property
-    def counters(self) -> tuple[int, int, int]:
-        """The same, as they were agreed on."""
-        return self._counters
-
     def settle(self, parts: Sequence[Changes], counted: Sequence[Sequence[int]]) -> None:
         """Takes over what all ranks have changed, and makes that the agreement."""
         if any(len(part) for part in parts):
@@ -149,13 +140,7 @@ class Ledger:
             self._table.put(rows.index, rows.columns)
             for name, values in rows.columns.items():
                 self._base[name][rows.index] = values
-        nonfinite, outside, writes = (sum(counts) for counts in zip(self._counters, *counted, strict=True))
-        self._table.set_counters(nonfinite, outside, writes)
-        self.note_counters()
-
-    def note_counters(self) -> None:
-        """What the table has counted is the same everywhere."""
-        self._counters = self._table.counters()
+        self._add_up(counted)
 
     def fingerprint(self) -> int:
         """A digest of what is taken to be the same everywhere, until it has been compared; then 0."""

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from orderdp.distributed.ledger import Changes
+from orderdp.distributed.tally import Tally
 from orderdp.sharded.table import ShardTable
 
 __all__ = ["GuestLedger"]
 
 
-class GuestLedger:
+class GuestLedger(Tally):
     """Nobody knows the table of another, so only what concerns guests can differ from what was agreed on.
 
     Args:
@@ -21,14 +22,9 @@ class GuestLedger:
     """
 
     def __init__(self, table: ShardTable, fingerprint: int) -> None:
+        super().__init__(table, as_it_is=bool(fingerprint))
         self._table = table
         self._fingerprint = fingerprint
-        self._counters = table.counters() if fingerprint else (0, 0, 0)
-
-    @property
-    def counters(self) -> tuple[int, int, int]:
-        """Losses that were not finite, impossible indices and writes, as they were agreed on."""
-        return self._counters
 
     def changes(self) -> Changes:
         """What other ranks have to hear."""
@@ -43,23 +39,12 @@ class GuestLedger:
         """Nobody has a column of all."""
         raise NotImplementedError
 
-    def counted(self) -> tuple[int, int, int]:
-        """The counters' growth since they were agreed on."""
-        now = self._table.counters()
-        return now[0] - self._counters[0], now[1] - self._counters[1], now[2] - self._counters[2]
-
     def settle(self, parts: Sequence[Changes], counted: Sequence[Sequence[int]]) -> None:
         """Takes over what other ranks have learnt about this rank's samples, and what all have counted."""
         for part in parts:
             self._table.hear(part.index, part.columns["score"], part.columns["usage"])
         self._table.guests_are_settled()
-        nonfinite, outside, writes = (sum(counts) for counts in zip(self._counters, *counted, strict=True))
-        self._table.set_counters(nonfinite, outside, writes)
-        self.note_counters()
-
-    def note_counters(self) -> None:
-        """What the table has counted is the same everywhere."""
-        self._counters = self._table.counters()
+        self._add_up(counted)
 
     def fingerprint(self) -> int:
         """Which checkpoint this part came out of, until that has been compared; then 0."""
