@@ -10,7 +10,7 @@ import pytest
 from tools import results
 
 from orderdp.commands import compare, reproduce
-from orderdp.commands.run_options import settings_of
+from orderdp.commands.run_options import further_tests, settings_of
 from orderdp.workbench.grid import grid, parse_contender, split_outside_brackets
 from orderdp.workbench.reading import read_runs
 from orderdp.workbench.suites import SUITES, Part
@@ -28,23 +28,27 @@ def test_the_tables_of_a_page_are_what_its_records_give(page: Path) -> None:
     assert results.filled(text) == text, "run `make results`"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
-def test_every_run_that_a_page_asks_for_is_in_its_records_and_nothing_else(page: Path) -> None:
-    asked: dict[str, set[str]] = {}
-    for command in results.commands(page.read_text(encoding="utf-8")):
-        read = {"compare": runs_of, "reproduce": runs_of_suite}.get(command[0])
-        if read is not None:
-            folder, ids = read(command[1:])
-            asked.setdefault(folder, set()).update(ids)
-    for folder, ids in asked.items():
+def test_every_run_that_the_pages_ask_for_is_in_their_records_and_nothing_else() -> None:
+    asked: dict[str, dict[str, set[str]]] = {}
+    for page in PAGES:
+        for command in results.commands(page.read_text(encoding="utf-8")):
+            read = {"compare": runs_of, "reproduce": runs_of_suite}.get(command[0])
+            if read is not None:
+                folder, ids, tests = read(command[1:])
+                for name in ids:
+                    asked.setdefault(folder, {}).setdefault(name, set()).update(tests)
+    assert asked
+    for folder, tests_of in asked.items():
         there = {run.id: run for run in read_runs(results.ROOT / folder)}
-        assert set(there) == ids
+        assert set(there) == set(tests_of)
         for run in there.values():
             assert run.done, run.id
+            assert set(run.tests) == tests_of[run.id], run.id
+    assert {path.name for path in results.RECORDS.iterdir()} == {Path(folder).parts[3] for folder in asked}
 
 
-def runs_of(arguments: list[str]) -> tuple[str, set[str]]:
-    """Where a comparison writes to, and the runs it consists of."""
+def runs_of(arguments: list[str]) -> tuple[str, set[str], list[str]]:
+    """Where a comparison writes to, the runs it consists of, and the further test sets they are judged on."""
     parser = argparse.ArgumentParser()
     compare.add(parser)
     options = parser.parse_args(arguments)
@@ -53,10 +57,10 @@ def runs_of(arguments: list[str]) -> tuple[str, set[str]]:
     seeds = [int(seed) for seed in options.seeds.split(",")]
     base = settings_of(options, policy="full", prune_ratio=None)
     settings = grid(base, contenders, ratios, seeds, controls=not options.no_controls)
-    return str(options.out), {run.run_id for run in settings}
+    return str(options.out), {run.run_id for run in settings}, further_tests(options)
 
 
-def runs_of_suite(arguments: list[str]) -> tuple[str, set[str]]:
+def runs_of_suite(arguments: list[str]) -> tuple[str, set[str], list[str]]:
     """The same for one of the paper's suites."""
     parser = argparse.ArgumentParser()
     reproduce.add(parser)
@@ -66,7 +70,7 @@ def runs_of_suite(arguments: list[str]) -> tuple[str, set[str]]:
     seeds = None if options.seeds is None else [int(seed) for seed in options.seeds.split(",")]
     parts = prepare(suite, options.scale, data=options.data, seeds=seeds)
     folder = options.out / "diagnosed" if suite.diagnose else options.out
-    return str(folder), {planned.settings.run_id for part in parts for planned in part.runs()}
+    return str(folder), {planned.settings.run_id for part in parts for planned in part.runs()}, []
 
 
 def test_commands_are_read_from_a_page() -> None:
@@ -86,6 +90,18 @@ def test_a_table_may_be_about_one_ratio_and_has_full_data_to_compare_with(monkey
     assert text.endswith("<!-- end -->\n\nText.\n")
     assert re.findall(r"^\| (OrderDP \d+%|Full data)", text, re.MULTILINE) == ["Full data", "OrderDP 50%"]
     assert results.filled(text) == text
+
+
+def test_a_table_may_be_about_a_further_test_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = [written.full(90.0 + seed, seed) for seed in (0, 1)] + [written.run(89.0, 0), written.run(89.5, 1)]
+    for run in runs:
+        run.tests = {"digits?corrupt=blur:3": (run.final_metric or 0.0) - 20}
+    del runs[-1].tests["digits?corrupt=blur:3"]
+    monkeypatch.setattr(results, "read_runs", lambda folder: runs)
+    text = results.filled("<!-- records: mine ratio=0.4 test=digits?corrupt=blur:3 -->\n<!-- end -->\n")
+    assert "### digits, tested on digits?corrupt=blur:3, mlp" in text
+    assert re.search(r"^\| Full data \(2 seeds\) \| 70\.50", text, re.MULTILINE)
+    assert re.search(r"^\| OrderDP 40 % \(1 seed\) \| 69\.00", text, re.MULTILINE)
 
 
 def test_the_tables_and_the_figure_of_a_suite_are_those_of_the_seeds_asked_for(

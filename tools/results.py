@@ -4,9 +4,9 @@
     python -m tools.results fill                  # the tables of all pages, from docs/results/records
 
 A table stands between two comments, the first of which says where its records are and, if it is not about all of them,
-at which prune ratio:
+at which prune ratio, or on which further test set:
 
-    <!-- records: fashion-mnist ratio=0.5 -->
+    <!-- records: fashion-mnist ratio=0.5 test=fashion-mnist?corrupt=blur:3 -->
     <!-- end -->
 
 The tables of one of the paper's suites, at the scale for two cores, stand between
@@ -30,7 +30,7 @@ from orderdp.report.charts import save
 from orderdp.report.command import markdown_of
 from orderdp.report.suite_charts import draw
 from orderdp.report.suite_output import table_lines
-from orderdp.workbench.reading import Run, read_runs
+from orderdp.workbench.reading import Run, read_runs, seen_by
 from orderdp.workbench.suites import SUITES
 from orderdp.workbench.suites.measured import PartResults, read_part
 from orderdp.workbench.suites.preparing import prepare
@@ -43,7 +43,7 @@ RECORDS = PAGES / "records"
 FIGURES = PAGES / "figures"
 SCALE = "cpu"
 
-_TABLE = re.compile(r"(<!-- records: (\S+)(?: ratio=(\S+))? -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+_TABLE = re.compile(r"(<!-- records: (\S+)(?: ratio=(\S+))?(?: test=(\S+))? -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 _SUITE = re.compile(r"(<!-- suite: (\S+) in (\S+)(?: seeds=(\S+))? -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 _COMMAND = re.compile(r"^\$ (orderdp (?:[^\n]*\\\n)*[^\n]*)$", re.MULTILINE)
 
@@ -57,8 +57,9 @@ def filled(page: str) -> str:
     """The page with the tables that its records give; without times, which are those of a machine with other work."""
 
     def table(match: re.Match[str]) -> str:
-        head, study, ratio, _, end = match.groups()
-        return f"{head}\n{markdown_of(_at(read_runs(RECORDS / study), ratio), times=False)}\n\n{end}"
+        head, study, ratio, test, _, end = match.groups()
+        runs = _seen_by(test, _at(ratio, read_runs(RECORDS / study)))
+        return f"{head}\n{markdown_of(runs, times=False)}\n\n{end}"
 
     def tables(match: re.Match[str]) -> str:
         head, name, study, seeds, _, end = match.groups()
@@ -80,11 +81,16 @@ def _measured(name: str, study: str, seeds: str | None) -> list[PartResults]:
     return [read_part(part, RECORDS / study) for part in prepare(SUITES[name], SCALE, seeds=chosen)]
 
 
-def _at(runs: list[Run], ratio: str | None) -> list[Run]:
+def _at(ratio: str | None, runs: list[Run]) -> list[Run]:
     """Those at a ratio, and those that have none: they are what the others are compared with."""
     if ratio is None:
         return runs
     return [run for run in runs if run.config["prune_ratio"] in (None, float(ratio))]
+
+
+def _seen_by(test: str | None, runs: list[Run]) -> list[Run]:
+    """The runs as a further test set saw them, where one is asked for."""
+    return runs if test is None else [seen_by(test, run) for run in runs if test in run.tests]
 
 
 def main(arguments: list[str] | None = None) -> None:

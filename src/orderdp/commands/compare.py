@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from orderdp.commands.run_all import numbers, run_all
-from orderdp.commands.run_options import add_run_options, place_of, settings_of
+from orderdp.commands.run_options import add_run_options, further_tests, place_of, settings_of
 from orderdp.commands.saying import say
 from orderdp.errors import ConfigError
 
@@ -30,9 +30,10 @@ examples:
       --policies 'orderdp,orderdp:select={"name":"mixed","top":0.9,"uniform":0.1}'
   orderdp compare --task examples/own_task.py:make --prune-ratios 0.4 --out results
   orderdp compare --data digits --model mlp --policies orderdp --find-lossless --out results
+  orderdp compare --data digits --model mlp --also-test 'digits?corrupt=noise:3,digits?corrupt=blur:3' --out results
 
 Started again with the same command it goes on where it was, after Ctrl-C or a kill; finished runs are not repeated.
-Policies, ratios and seeds can be added later.
+Policies, ratios, seeds and further test sets can be added later.
 """
 
 
@@ -58,6 +59,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """What it does."""
     from orderdp.workbench.comparing import remember_settings
+    from orderdp.workbench.further_tests import check_tests
     from orderdp.workbench.grid import grid, parse_contender, split_outside_brackets
     from orderdp.workbench.running import check
 
@@ -71,15 +73,16 @@ def run(options: argparse.Namespace) -> None:
     runs = grid(base, contenders, ratios, seeds, controls=not options.no_controls)
     for settings in runs:
         check(settings)
+    place, tests = place_of(options), further_tests(options)
+    check_tests(base, place, tests)
     remember_settings(base, options.out)
-    place = place_of(options)
     try:
         if options.find_lossless:
             _search(
                 base, [entry for entry in contenders if entry.policy not in ("full", "reduced")], seeds, place, options
             )
         else:
-            run_all(runs, place, jobs=options.jobs, quiet=options.quiet)
+            run_all(runs, place, jobs=options.jobs, quiet=options.quiet, tests=tests)
     except KeyboardInterrupt:
         say(f"Interrupted; saved. Go on with: {place.command}")
         raise
@@ -95,7 +98,7 @@ def _search(base: Settings, contenders: list[Any], seeds: list[int], place: Plac
             base,
             contender,
             seeds,
-            lambda runs: run_all(runs, place, jobs=options.jobs, quiet=options.quiet),
+            lambda runs: run_all(runs, place, jobs=options.jobs, quiet=options.quiet, tests=further_tests(options)),
             resolution=options.resolution,
         ):
             say(f"{probe.row.label}: {probe.row.verdict}")
@@ -110,10 +113,10 @@ def _report(options: argparse.Namespace) -> None:
     from orderdp.report.command import report_command
     from orderdp.report.run_facts import task_name, tasks
     from orderdp.report.terminal import show_comparison
-    from orderdp.workbench.records import read_runs
+    from orderdp.workbench.reading import read_runs, with_further_tests
     from orderdp.workbench.statistics import compare
 
-    by_task = tasks(compare(read_runs(options.out)))
+    by_task = tasks(compare(with_further_tests(read_runs(options.out))))
     for rows in by_task:
         show_comparison(task_name(rows, by_task), rows, say)
     try:

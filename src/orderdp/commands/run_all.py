@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 __all__ = ["numbers", "run_all"]
 
 
-def run_all(runs: Sequence[Settings], place: Place, *, jobs: int, quiet: bool) -> list[Run]:
-    """Runs what is not finished yet and returns the records of all."""
+def run_all(runs: Sequence[Settings], place: Place, *, jobs: int, quiet: bool, tests: Sequence[str] = ()) -> list[Run]:
+    """Runs what is not finished yet, judges it on further test sets, and returns the records of all."""
     from orderdp.workbench.comparing import compare_all, finished
     from orderdp.workbench.progress import show_progress
     from orderdp.workbench.records import read_run
@@ -30,7 +30,19 @@ def run_all(runs: Sequence[Settings], place: Place, *, jobs: int, quiet: bool) -
         with show_progress(len(runs), done, quiet=quiet, say=say) as progress:
             for settings, summary in compare_all(runs, place, jobs=jobs, watch=progress.watch):
                 progress.ended(settings, summary)
+    for data in tests:
+        _judge(runs, place, data, quiet=quiet)
     return [read_run(place.out / "runs" / settings.run_id) for settings in runs]
+
+
+def _judge(runs: Sequence[Settings], place: Place, data: str, *, quiet: bool) -> None:
+    from orderdp.workbench.further_tests import judge_all, not_judged
+
+    waiting = not_judged(runs, place, data)
+    if waiting and not quiet:
+        say(f"Testing {len(waiting)} trained model{'s' * (len(waiting) > 1)} on {data}.")
+    for _ in judge_all(waiting, place, [data]):
+        pass
 
 
 def numbers(text: str, kind: type, option: str) -> list[Any]:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from orderdp.workbench.comparing import Place
     from orderdp.workbench.settings import Settings
 
-__all__ = ["add_run_options", "command_line", "place_of", "settings_of"]
+__all__ = ["add_run_options", "command_line", "further_tests", "place_of", "settings_of"]
 
 _NUMBERS: dict[str, tuple[type, str, str]] = {
     "epochs": (int, "N", "epochs of full data (default 10)"),
@@ -48,6 +48,9 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     )
     what.add_argument(
         "--task", default=unset, metavar="MODULE:FACTORY", help="data, model, loss and metric of your own"
+    )
+    what.add_argument(
+        "--also-test", metavar="D,D", help="further test sets for the trained models, such as digits?corrupt=noise:3"
     )
     how = parser.add_argument_group("how it is trained")
     how.add_argument("--preset", metavar="P", help="named settings to start from: cpu, paper-cifar-resnet18, ...")
@@ -106,6 +109,11 @@ def place_of(options: argparse.Namespace) -> Place:
         tensorboard=options.tensorboard,
         diagnose=options.diagnose,
     )
+
+
+def further_tests(options: argparse.Namespace) -> list[str]:
+    """The data sets of --also-test."""
+    return [name.strip() for name in (options.also_test or "").split(",") if name.strip()]
 
 
 def command_line() -> str:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
-from orderdp.commands.run_options import add_run_options, place_of, settings_of
+from orderdp.commands.run_options import add_run_options, further_tests, place_of, settings_of
 from orderdp.commands.saying import say
 from orderdp.errors import ConfigError
+
+if TYPE_CHECKING:
+    from orderdp.workbench.comparing import Place
+    from orderdp.workbench.settings import Settings
 
 __all__ = ["DESCRIPTION", "NAME", "SUMMARY", "add", "run"]
 
@@ -38,9 +43,9 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """What it does."""
-    from orderdp.workbench.comparing import compare_all, finished
+    from orderdp.workbench.comparing import finished
+    from orderdp.workbench.further_tests import check_tests, judge_all
     from orderdp.workbench.grid import parse_contender
-    from orderdp.workbench.progress import show_progress
     from orderdp.workbench.running import check
 
     contender = parse_contender(options.policy)
@@ -53,11 +58,25 @@ def run(options: argparse.Namespace) -> None:
     )
     check(settings)
     _check_folder(options, settings)
-    place = place_of(options)
+    place, tests = place_of(options), further_tests(options)
+    check_tests(settings, place, tests)
     done = finished(place.out, settings)
     if done is not None:
         say(f"This run is finished already: {_told(done.summary)}")
-        return
+    else:
+        _train(settings, place, options)
+    for judged in judge_all([settings], place, tests):
+        say(f"{judged.metric:.2f} % on {judged.data}.")
+    if done is None:
+        say(
+            f"Records are in {place.out / 'runs' / settings.run_id}. `orderdp report {place.out}` makes a page of them."
+        )
+
+
+def _train(settings: Settings, place: Place, options: argparse.Namespace) -> None:
+    from orderdp.workbench.comparing import compare_all
+    from orderdp.workbench.progress import show_progress
+
     with show_progress(1, 0, quiet=options.quiet, say=say) as progress:
         try:
             for run, summary in compare_all([settings], place, watch=progress.watch):
@@ -65,14 +84,11 @@ def run(options: argparse.Namespace) -> None:
         except KeyboardInterrupt:
             say(f"Interrupted; saved. Go on with: {place.command}{'' if options.resume else ' --resume'}")
             raise
-    say(f"Records are in {place.out / 'runs' / settings.run_id}. `orderdp report {place.out}` makes a page of them.")
 
 
-def _check_folder(options: argparse.Namespace, settings: object) -> None:
+def _check_folder(options: argparse.Namespace, settings: Settings) -> None:
     from orderdp.workbench.records import read_run
-    from orderdp.workbench.settings import Settings
 
-    assert isinstance(settings, Settings)
     folders = sorted((options.out / "runs").glob("*/records.jsonl"))
     own = options.out / "runs" / settings.run_id / "records.jsonl"
     if options.resume:

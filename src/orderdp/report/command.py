@@ -13,7 +13,7 @@ from orderdp.report.page import write_report
 from orderdp.report.run_charts import charts
 from orderdp.report.run_facts import counted_out, task_name, tasks
 from orderdp.report.run_tables import COLUMNS, COLUMNS_WITHOUT_TIME, Cell, Column, headline
-from orderdp.workbench.reading import Run, read_runs
+from orderdp.workbench.reading import Run, read_runs, with_further_tests
 from orderdp.workbench.statistics import Row, compare
 
 __all__ = ["export_charts", "markdown_of", "markdown_report", "report_command"]
@@ -45,7 +45,7 @@ def report_command(
         say(markdown_report(directory))
         return
     path = write_report(directory)
-    for rows in tasks(compare(read_runs(directory))):
+    for rows in tasks(compare(with_further_tests(read_runs(directory)))):
         say(headline(rows)[0])
     say(os.fspath(path))
     if open_page and not webbrowser.open(path.resolve().as_uri()):
@@ -54,7 +54,7 @@ def report_command(
 
 def markdown_report(directory: str | os.PathLike[str]) -> str:
     """Verdict and table of all runs of a folder, as GitHub shows them."""
-    return markdown_of(read_runs(directory))
+    return markdown_of(with_further_tests(read_runs(directory)))
 
 
 def markdown_of(runs: list[Run], *, times: bool = True) -> str:
@@ -82,7 +82,7 @@ def export_charts(directory: str | os.PathLike[str], out: str | os.PathLike[str]
         The files.
     """
     checked_name(format, ("png", "svg"), "format of charts")
-    by_task = tasks(compare(read_runs(directory)))
+    by_task = tasks(compare(with_further_tests(read_runs(directory))))
     out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
     paths = []

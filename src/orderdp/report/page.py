@@ -18,7 +18,7 @@ from orderdp.report.run_charts import Chart, charts
 from orderdp.report.run_facts import commands, counted_out, run_list, shared_settings, task_name, tasks
 from orderdp.report.run_tables import COLUMNS, headline
 from orderdp.report.series import series
-from orderdp.workbench.reading import Run, read_runs
+from orderdp.workbench.reading import Run, read_runs, with_further_tests
 from orderdp.workbench.statistics import Row, compare
 
 __all__ = ["PAGE_NAME", "page", "write_report"]
@@ -50,7 +50,7 @@ def page(runs: list[Run], directory: str) -> str:
     import jinja2
 
     specs: dict[str, Any] = {}
-    by_task = tasks(compare(runs))
+    by_task = tasks(compare(with_further_tests(runs)))
     shown = [_task(rows, by_task, f"chart-{number}", specs) for number, rows in enumerate(by_task, start=1)]
     scripts = [_drawing_library(), _asset("page.js")]
     environment = jinja2.Environment(autoescape=True, trim_blocks=True)

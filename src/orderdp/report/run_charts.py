@@ -68,6 +68,8 @@ def _sized(chart: Chart, width: int | str) -> Chart:
 def _all(rows: Sequence[Row], looks: dict[str, Series]) -> Iterator[Chart]:
     points = run_data.final_points(rows, looks)
     yield _chart("accuracy", "Accuracy against what is left out", _ACCURACY, _accuracy, points, looks)
+    if all(run.tested_on is not None for row in rows for run in row.runs):
+        return  # the rest is about the training, and stands there
     learning = run_data.curves(rows, looks, lambda epoch: epoch.get("metric"))
     unit, unit_name = run_data.time_unit(point["seconds"] for point in learning)
     learning = [{**point, "spent": round(point["seconds"] / unit, 4)} for point in learning]

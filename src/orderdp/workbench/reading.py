@@ -5,13 +5,23 @@ from __future__ import annotations
 import json
 import math
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from orderdp.errors import RecordError
 
-__all__ = ["FILE_NAME", "SCHEMA", "Run", "read_run", "read_runs", "records_file", "seconds_of"]
+__all__ = [
+    "FILE_NAME",
+    "SCHEMA",
+    "Run",
+    "read_run",
+    "read_runs",
+    "records_file",
+    "seconds_of",
+    "seen_by",
+    "with_further_tests",
+]
 
 SCHEMA = 1
 FILE_NAME = "records.jsonl"
@@ -31,6 +41,8 @@ class Run:
         summary: How it ended, or None if it has not.
         started: ISO time.
         command: What was typed, where that was recorded.
+        tests: The metric of the trained model on further test sets, by the names of their data.
+        tested_on: The further test set this is the view of, if it is one.
     """
 
     id: str
@@ -41,6 +53,8 @@ class Run:
     summary: dict[str, Any] | None = None
     started: str = ""
     command: str | None = None
+    tests: dict[str, float] = field(default_factory=dict)
+    tested_on: str | None = None
 
     @property
     def done(self) -> bool:
@@ -134,6 +148,24 @@ def read_runs(directory: str | os.PathLike[str]) -> list[Run]:
     return [read_run(file) for file in files]
 
 
+def with_further_tests(runs: list[Run]) -> list[Run]:
+    """The runs, then each of them as every further test set saw it: the same training with another metric."""
+    names = dict.fromkeys(name for run in runs for name in run.tests)
+    return runs + [seen_by(name, run) for name in names for run in runs if name in run.tests]
+
+
+def seen_by(test: str, run: Run) -> Run:
+    """A run as a further test set saw it. Its epochs are left out: they were tested elsewhere."""
+    return replace(
+        run,
+        config={**run.config, "data": f"{run.config.get('data')}, tested on {test}"},
+        summary={**(run.summary or {}), "metric": run.tests[test]},
+        epochs=[],
+        tests={},
+        tested_on=test,
+    )
+
+
 def _parsed(line: bytes, where: str) -> dict[str, Any]:
     try:
         record = json.loads(line)
@@ -156,6 +188,7 @@ def _take(run: Run, record: dict[str, Any], first: bool) -> None:
     if kind == "start":
         run.config, run.versions, run.host = (dict(record[name]) for name in ("config", "versions", "host"))
         run.started, run.command, run.summary = str(record.get("started", "")), record.get("command"), None
+        run.tests = {}
     elif kind == "epoch":
         number = int(record["epoch"])
         while run.epochs and run.epochs[-1]["epoch"] >= number:
@@ -166,6 +199,8 @@ def _take(run: Run, record: dict[str, Any], first: bool) -> None:
         if record["status"] not in ("done", "failed"):
             raise ValueError(f'the status must be "done" or "failed", it is {record["status"]!r}')
         run.summary = record
+    elif kind == "test":
+        run.tests[str(record["data"])] = float(record["metric"])
 
 
 def _damaged(where: str, what: str) -> RecordError:

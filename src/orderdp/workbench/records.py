@@ -99,6 +99,10 @@ class RunLog:
         fields = {name: value for name, value in locals().items() if name not in ("self", "extra")}
         self._append("summary", {**fields, "finished": finished or _now(), **extra})
 
+    def test(self, *, data: str, metric: float, samples: int) -> None:
+        """Says what a further test set says of the trained model. One that is judged again is said again."""
+        self._append("test", {"data": data, "metric": metric, "samples": samples, "finished": _now()})
+
     def _append(self, kind: str, fields: Mapping[str, Any]) -> None:
         record = {"schema": SCHEMA, "kind": kind, **fields}
         line = json.dumps(plain(record), allow_nan=False, ensure_ascii=False).encode() + b"\n"

@@ -22,6 +22,8 @@ from orderdp.workbench.training import Training, policy_of
 
 __all__ = ["Runner", "check", "choose_device"]
 
+_DATA_KEPT = 2  # what is trained on, and a further test set
+
 
 def check(settings: Settings) -> None:
     """Raises what would go wrong later, before anything is spent."""
@@ -46,7 +48,7 @@ def choose_device(name: str) -> torch.device:
 
 
 class Runner:
-    """Runs settings one after the other, and keeps the data of the last one.
+    """Runs settings one after the other, and keeps the data of the last ones.
 
     Args:
         out: Folder of the comparison; each run has its own in ``runs``.
@@ -76,7 +78,7 @@ class Runner:
         self._command = command
         self._tensorboard = tensorboard
         self._diagnose = diagnose
-        self._data: tuple[str, Any] | None = None
+        self._data: dict[str, Any] = {}
 
     def run(
         self, settings: Settings, watch: Callable[[float, int, float | None], None] | None = None
@@ -115,21 +117,27 @@ class Runner:
         """Data, model, loss and metric of the settings."""
         if settings.task is not None:
             return load_task(settings.task)
+        return self.task_of(self.load(settings.data), settings)
+
+    def task_of(self, data: Any, settings: Settings) -> Task:
+        """The same for data that are loaded already."""
         from orderdp.workbench.data import FolderData
         from orderdp.workbench.folder_task import FolderTask
         from orderdp.workbench.image_task import ImageTask
 
-        data = self._load(settings.data)
         if isinstance(data, FolderData):
             return FolderTask(data, settings, self.device)
         return ImageTask(data, settings, self.device)
 
-    def _load(self, name: str) -> Any:
+    def load(self, name: str) -> Any:
+        """The data of this name; those of the last two names are kept."""
         from orderdp.workbench.data import load
 
-        if self._data is None or self._data[0] != name:
-            self._data = (name, load(name, self._data_dir))
-        return self._data[1]
+        if name not in self._data:
+            if len(self._data) == _DATA_KEPT:
+                self._data.pop(next(iter(self._data)))
+            self._data[name] = load(name, self._data_dir)
+        return self._data[name]
 
 
 def make_folder(folder: Path) -> None:

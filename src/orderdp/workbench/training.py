@@ -6,7 +6,6 @@ import math
 import time
 import warnings
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from orderdp.policies import FullData, build_at
 from orderdp.workbench.averaging import IterateAverage
 from orderdp.workbench.board import Board
 from orderdp.workbench.diagnosing import Diagnosis
+from orderdp.workbench.evaluating import evaluate, precision
 from orderdp.workbench.host import describe_host, versions
 from orderdp.workbench.learning_rates import SCHEDULES
 from orderdp.workbench.optimisers import build_optimiser
@@ -28,7 +28,10 @@ from orderdp.workbench.static import StaticChoice
 from orderdp.workbench.stopwatch import NOT_COUNTED, PARTS, Stopwatch
 from orderdp.workbench.task import Losses, Task, task_batches
 
-__all__ = ["DivergedError", "Training", "policy_of"]
+__all__ = ["MODEL_FILE", "DivergedError", "Training", "policy_of"]
+
+MODEL_FILE = "model.pt"
+"""The trained weights, in the folder of a run that is done."""
 
 _CHECKPOINT = "checkpoint.pt"
 
@@ -182,7 +185,7 @@ class Training:
             index, batch = next(batches, (None, None))
             if index is None:
                 return False
-            with self._precision():
+            with precision(self.settings, self._device):
                 found = self._task.losses(self._model, batch)
             found = found if isinstance(found, Losses) else Losses(found)
             forward = time.perf_counter() - begun - (getattr(self._task, "index_seconds", 0.0) - waited)
@@ -235,27 +238,7 @@ class Training:
 
     def _evaluate(self, last: bool) -> float:
         model = self._average.model if last and self._average is not None else self._model
-        model.eval()
-        total, count = 0.0, 0
-        with torch.no_grad(), self._precision():
-            for batch in self._test_batches():
-                values = self._task.metric(model, batch)
-                total += values.double().sum().item()
-                count += len(values)
-        return 100 * total / max(1, count)
-
-    def _test_batches(self) -> Any:
-        own = getattr(self._task, "test_batches", None)
-        if own is not None:
-            return own()
-        options = getattr(self._task, "loader_options", {})
-        return torch.utils.data.DataLoader(self._task.test_set, batch_size=self.settings.batch_size, **options)
-
-    def _precision(self) -> AbstractContextManager[Any]:
-        if not self.settings.amp:
-            return nullcontext()
-        kind = torch.float16 if self._device.type == "cuda" else torch.bfloat16
-        return torch.autocast(self._device.type, dtype=kind)
+        return evaluate(model, self._task, self.settings, self._device).metric
 
     def _steps_known(self) -> int | None:
         settings = self.settings
@@ -298,8 +281,8 @@ class Training:
         )
         (self.folder / _CHECKPOINT).unlink(missing_ok=True)  # a finished run needs none, and a grid of them much room
         if status == "done":
-            model = self._plain_model if self._average is None else self._average.model
-            save_checkpoint(self.folder / "model.pt", {"model": model.state_dict()})
+            model = self._plain_model if self._average is None else self._average.model.module
+            save_checkpoint(self.folder / MODEL_FILE, {"model": model.state_dict()})
         summary = read_run(self.folder).summary
         assert summary is not None
         return summary
