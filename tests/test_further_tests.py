@@ -9,7 +9,7 @@ import pytest
 
 from orderdp.cli import main
 from orderdp.errors import ConfigError, DatasetError, StateError
-from orderdp.report.command import markdown_report
+from orderdp.report.command import markdown_report, report_command
 from orderdp.report.page import write_report
 from orderdp.workbench.comparing import Place, compare_all
 from orderdp.workbench.further_tests import check_tests, judge_all
@@ -173,4 +173,9 @@ def test_each_test_set_has_a_section_of_its_own_on_the_page(tmp_path: Path) -> N
     assert first.startswith("digits, mlp")
     assert second.startswith("digits, tested on digits?corrupt=noise:3, mlp")
     assert "-3.00" in second
-    assert "tested on digits?corrupt=noise:3" in write_report(tmp_path).read_text()
+    page = write_report(tmp_path).read_text()
+    assert "<h2>digits, tested on digits?corrupt=noise:3, mlp</h2>" in page
+    assert "<title>Comparison of digits, mlp</title>" in page
+    said: list[str] = []
+    report_command(tmp_path, say=said.append)
+    assert said[1].startswith("digits, tested on digits?corrupt=noise:3, mlp: OrderDP 40 %")

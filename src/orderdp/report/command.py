@@ -45,8 +45,9 @@ def report_command(
         say(markdown_report(directory))
         return
     path = write_report(directory)
-    for rows in tasks(compare(with_further_tests(read_runs(directory)))):
-        say(headline(rows)[0])
+    by_task = tasks(compare(with_further_tests(read_runs(directory))))
+    for rows in by_task:
+        say((f"{task_name(rows, by_task)}: " if len(by_task) > 1 else "") + headline(rows)[0])
     say(os.fspath(path))
     if open_page and not webbrowser.open(path.resolve().as_uri()):
         say("No browser was found to show it in; open the file yourself.")

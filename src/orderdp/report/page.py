@@ -15,7 +15,7 @@ from typing import Any
 from orderdp.replacing import write_text
 from orderdp.report.charts import altair
 from orderdp.report.run_charts import Chart, charts
-from orderdp.report.run_facts import commands, counted_out, run_list, shared_settings, task_name, tasks
+from orderdp.report.run_facts import commands, counted_out, is_further_test, run_list, shared_settings, task_name, tasks
 from orderdp.report.run_tables import COLUMNS, headline
 from orderdp.report.series import series
 from orderdp.workbench.reading import Run, read_runs, with_further_tests
@@ -52,10 +52,11 @@ def page(runs: list[Run], directory: str) -> str:
     specs: dict[str, Any] = {}
     by_task = tasks(compare(with_further_tests(runs)))
     shown = [_task(rows, by_task, f"chart-{number}", specs) for number, rows in enumerate(by_task, start=1)]
+    names = [task["name"] for task, rows in zip(shown, by_task, strict=True) if not is_further_test(rows)]
     scripts = [_drawing_library(), _asset("page.js")]
     environment = jinja2.Environment(autoescape=True, trim_blocks=True)
     return environment.from_string(_asset("page.html")).render(
-        title=f"Comparison of {', '.join(dict.fromkeys(task['name'] for task in shown))}",
+        title=f"Comparison of {', '.join(names)}",
         directory=directory,
         written=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         tasks=shown,

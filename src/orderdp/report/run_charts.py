@@ -11,6 +11,7 @@ from orderdp.report import run_data
 from orderdp.report.chart_parts import colour, dashes, legend, tip
 from orderdp.report.charts import altair
 from orderdp.report.diagnosed import words_for
+from orderdp.report.run_facts import is_further_test
 from orderdp.report.series import Series, series
 from orderdp.workbench.statistics import Row
 
@@ -68,7 +69,7 @@ def _sized(chart: Chart, width: int | str) -> Chart:
 def _all(rows: Sequence[Row], looks: dict[str, Series]) -> Iterator[Chart]:
     points = run_data.final_points(rows, looks)
     yield _chart("accuracy", "Accuracy against what is left out", _ACCURACY, _accuracy, points, looks)
-    if all(run.tested_on is not None for row in rows for run in row.runs):
+    if is_further_test(rows):
         return  # the rest is about the training, and stands there
     learning = run_data.curves(rows, looks, lambda epoch: epoch.get("metric"))
     unit, unit_name = run_data.time_unit(point["seconds"] for point in learning)

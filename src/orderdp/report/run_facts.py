@@ -9,7 +9,7 @@ from typing import Any
 from orderdp.workbench.reading import Run
 from orderdp.workbench.statistics import Row
 
-__all__ = ["commands", "counted_out", "run_list", "shared_settings", "task_name", "tasks"]
+__all__ = ["commands", "counted_out", "is_further_test", "run_list", "shared_settings", "task_name", "tasks"]
 
 
 def tasks(rows: Sequence[Row]) -> list[list[Row]]:
@@ -28,6 +28,11 @@ def task_name(rows: Sequence[Row], all_tasks: Sequence[Sequence[Row]]) -> str:
     name = ", ".join(str(task[field]) for field in ("data", "model") if task.get(field) is not None)
     special = [f"{field} {task[field]}" for field in task if any(other[field] != task[field] for other in others)]
     return ", ".join([name or "runs", *[part for part in special if part.split()[0] not in ("data", "model")]])
+
+
+def is_further_test(rows: Sequence[Row]) -> bool:
+    """Whether the rows are another view of runs, by a further test set."""
+    return any(run.tested_on is not None for row in rows for run in row.runs)
 
 
 def counted_out(rows: Sequence[Row]) -> list[dict[str, str]]:
