@@ -102,6 +102,10 @@ def test_a_method_that_loses_is_called_a_loss() -> None:
         (-0.08, -0.02, "lossless"),
         (-0.101, 0.3, "no measurable loss (within 0.11 points)"),
         (-0.5, 0.0, "no measurable loss (within 0.50 points)"),
+        (-1.0, 0.4, "no measurable loss (within 1.00 points)"),
+        (-1.01, 0.4, "undecided (-1.01 to 0.40)"),
+        (-25.0, 0.0, "undecided (-25.00 to 0.00)"),
+        (-25.0, -0.5, "loses 12.75 points (-25.00 to -0.50)"),
         (-0.5, -0.01, "loses 0.26 points (-0.50 to -0.01)"),
         (-0.2, -0.2, "loses 0.20 points (-0.20 to -0.20)"),
         (None, None, "one seed, no interval"),
@@ -120,7 +124,10 @@ def test_words_never_claim_more_than_the_interval(mean: float, reach: float) -> 
         assert low >= -0.1 - 1e-8
     elif words.startswith("no measurable loss"):
         assert float(words.split()[-2]) >= -low - 1e-8
-        assert low < -0.1
+        assert -1.0 - 1e-8 <= low < -0.1
+        assert high >= -1e-8
+    elif words.startswith("undecided"):
+        assert low < -1.0
         assert high >= -1e-8
     else:
         assert words.startswith("loses")

@@ -104,7 +104,7 @@ def _search(base: Settings, contenders: list[Any], seeds: list[int], place: Plac
             say(f"{probe.row.label}: {probe.row.verdict}")
             best = probe if probe.lossless else best
         if best is None:
-            say(f"{contender.policy}: a loss was measured at every ratio that was tried.")
+            say(f"{contender.policy}: no ratio that was tried is without a loss, as far as these seeds can tell.")
         else:
             say(f"{contender.policy}: {best.prune_ratio:.0%} is the largest ratio without one ({best.row.verdict}).")
 

@@ -11,6 +11,7 @@ from orderdp.workbench.grid import Contender
 from orderdp.workbench.records import Run
 from orderdp.workbench.settings import Settings
 from orderdp.workbench.statistics import Row, compare
+from orderdp.workbench.verdicts import shows_no_loss
 
 __all__ = ["Probe", "find_lossless"]
 
@@ -40,8 +41,9 @@ def find_lossless(
 ) -> Iterator[Probe]:
     """Tries ratios by bisection; the last probe that is lossless has the largest one found.
 
-    "Without a measurable loss" means that the interval of the paired differences to full data reaches up to 0. What
-    counts as measurable depends on the number of seeds: the row says within how many points.
+    "Without a measurable loss" means that the interval of the paired differences to full data reaches up to 0, and not
+    further down than a point. What counts as measurable depends on the number of seeds: the row says within how many
+    points. A ratio about which nothing can be said counts as one with a loss.
 
     Args:
         base: What the runs have in common.
@@ -63,7 +65,6 @@ def find_lossless(
             for seed in seeds
         ]
         row = next(row for row in compare(train(full + runs)) if row.policy == contender.policy)
-        high_end = None if row.against_full is None else row.against_full.high
-        lossless = high_end is not None and high_end >= 0
+        lossless = shows_no_loss(row.against_full)
         yield Probe(ratio, lossless, row)
         good, bad = (step, bad) if lossless else (good, step)
