@@ -1,4 +1,4 @@
-"""OrderDP: train on fewer samples each epoch, without losing accuracy.
+"""OrderDP: train on fewer samples each epoch, at little or no loss of accuracy.
 
 Names are loaded when they are first used, so that importing this package costs nothing by itself.
 """

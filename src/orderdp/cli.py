@@ -18,7 +18,7 @@ __all__ = ["main"]
 
 _COMMANDS = (plan, train, compare, report, reproduce, policies, coreset, data)
 
-_DESCRIPTION = "Train on fewer samples each epoch without losing accuracy.\n\ncommands:\n" + "\n".join(
+_DESCRIPTION = "Train on fewer samples each epoch, at little or no loss of accuracy.\n\ncommands:\n" + "\n".join(
     f"  {command.NAME:<11} {command.SUMMARY}" for command in _COMMANDS
 )
 
