@@ -292,7 +292,7 @@ def test_a_folder_that_cannot_be_written_to_is_said(tmp_path: Path, capsys: pyte
     assert "cannot be written to" in capsys.readouterr().err
 
 
-def test_plain_lines_of_progress_have_the_time_left(capsys: pytest.CaptureFixture[str]) -> None:
+def test_plain_lines_of_progress_have_the_time_left_while_there_is_some(capsys: pytest.CaptureFixture[str]) -> None:
     said: list[str] = []
     run = Settings.from_dict({**BASE.as_dict(), "policy": "orderdp", "prune_ratio": 0.5})
     seconds = dict.fromkeys(("training_seconds", "selection_seconds", "overhead_seconds"), 2.0)
@@ -301,7 +301,7 @@ def test_plain_lines_of_progress_have_the_time_left(capsys: pytest.CaptureFixtur
         progress.ended(run, {"status": "done", "metric": 91.234, "saved": 0.5, **seconds})
         progress.ended(run, {"status": "failed", "reason": "the loss became nan in epoch 1"})
     assert said[0].startswith("[2/3] orderdp 50%, seed 0: 91.23 %, 50.0% fewer samples, 6.0 s; about ")
-    assert said[1] == "[3/3] orderdp 50%, seed 0: failed, the loss became nan in epoch 1; about 0.0 s left"
+    assert said[1] == "[3/3] orderdp 50%, seed 0: failed, the loss became nan in epoch 1"
     with show_progress(3, 1, quiet=True, say=said.append) as progress:
         progress.ended(run, {"status": "done", "metric": 91.234, "saved": 0.5, **seconds})
     assert len(said) == 2

@@ -52,8 +52,9 @@ class _Lines(Progress):
         self._n_done += 1
         self._said = time.monotonic()
         each = (time.monotonic() - self._start) / (self._n_done - self._n_before)
-        left = each * (self._n_runs - self._n_done)
-        self._say(f"[{self._n_done}/{self._n_runs}] {_outcome(run, summary)}; about {_duration(left)} left")
+        n_left = self._n_runs - self._n_done
+        left = f"; about {_duration(each * n_left)} left" if n_left else ""
+        self._say(f"[{self._n_done}/{self._n_runs}] {_outcome(run, summary)}{left}")
 
 
 class _Bars(Progress):
