@@ -18,6 +18,7 @@ from orderdp import OrderDP, Pruner
 from orderdp.errors import ConfigError, FeedbackError
 from orderdp.integrations.lightning import DataPruning
 from orderdp.policies import Linear, Scheduled
+from orderdp.streaming import GrowingPruner
 from tests import lightning_work as work
 from tests.ranks import in_processes
 from tests.support import Undecided
@@ -281,6 +282,13 @@ def test_epochs_that_are_not_of_one_length_need_a_trainer_that_reloads(policy: A
     with pytest.raises(ConfigError, match=r"needs Trainer\(reload_dataloaders_every_n_epochs=1\): epochs of "):
         work.fit(module, trainer, loader)
     assert module.visited == []
+
+
+def test_data_that_may_grow_need_a_trainer_that_reloads() -> None:
+    pruner = GrowingPruner(OrderDP(0.4), work.DATASET)
+    _, trainer, _ = work.make()
+    with pytest.raises(ConfigError, match=r"needs Trainer\(reload_dataloaders_every_n_epochs=1\): epochs of "):
+        DataPruning(pruner).setup(trainer, work.Module(pruner), "fit")
 
 
 def test_all_arguments_that_are_needed_are_named_at_once() -> None:

@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from orderdp import OrderDP, Pruner, last_layer_gradient_norm, per_sample, top_mean
 from orderdp.errors import ConfigError, FeedbackError
+from orderdp.policies import UCB, EpsilonGreedy, Kakurenbo, RePB
 
 
 def test_per_sample_averages_everything_after_the_batch_dimension() -> None:
@@ -52,6 +53,27 @@ def test_packed_sequences_with_a_mask_and_one_that_is_empty() -> None:
     assert reduced.tolist() == [1.0, 0.0, 5.0, 0.0]
     with pytest.raises(FeedbackError, match="segments must be integers"):
         per_sample(losses, segments=torch.tensor([0, 0]))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_long_sequences_in_half_precision_are_averaged_as_in_full(dtype: torch.dtype) -> None:
+    """A count in bfloat16 stops at 256, and a sum in float16 at 65504."""
+    whole = torch.rand(2, 4096, generator=torch.Generator().manual_seed(0)) * 60
+    losses = whole.to(dtype).requires_grad_()
+    expected = losses.detach().float().mean(1)
+    masked = per_sample(losses, mask=torch.ones(2, 4096))
+    packed = per_sample(losses.reshape(1, -1), segments=torch.arange(2).repeat_interleave(4096)[None], count=2)
+    for reduced in (masked, packed):
+        assert reduced.dtype is dtype
+        assert reduced.float().tolist() == pytest.approx(expected.tolist(), rel=0.01)
+        (gradient,) = torch.autograd.grad(reduced.sum(), losses, retain_graph=True)
+        assert gradient.float().unique().tolist() == pytest.approx([1 / 4096], rel=0.01)
+
+
+def test_a_sample_of_nothing_has_loss_0() -> None:
+    assert per_sample(torch.empty(2, 0)).tolist() == [0.0, 0.0]
+    assert per_sample(torch.empty(2, 3, 0), mask=torch.empty(2, 1, 0)).tolist() == [0.0, 0.0]
+    assert per_sample(torch.empty(0, 3)).tolist() == []
 
 
 def test_per_sample_needs_a_batch_dimension() -> None:
@@ -122,6 +144,32 @@ def test_a_batch_loss_moves_each_score_towards_it() -> None:
     assert scores[1] == 2.0
     assert scores[3] == pytest.approx(0.8 * 4.0 + 0.2 * 2.0)
     assert scores[2] == float("inf")
+
+
+def test_a_batch_loss_is_averaged_before_a_policy_makes_more_of_it() -> None:
+    told = {"correct": torch.tensor([True, False]), "confidence": torch.tensor([0.9, 0.2])}
+    pruner = Pruner(Kakurenbo(0.4), 5)
+    for loss in (4.0, 2.0):
+        pruner.update(torch.tensor([0, 3]), torch.tensor(loss), reduced=True, **told)
+    assert pruner.scores[[0, 3]].tolist() == pytest.approx([3.6, 3.6])
+
+
+def test_a_batch_loss_is_averaged_once_by_a_policy_with_an_average_of_its_own() -> None:
+    for policy in (EpsilonGreedy(0.4), UCB(0.4)):
+        one, other = Pruner(policy, 5), Pruner(policy, 5)
+        for loss in (4.0, 2.0):
+            one.update(torch.tensor([0, 3]), torch.tensor(loss), reduced=True)
+            other.update(torch.tensor([0, 3]), torch.tensor([loss, loss]))
+        assert one.scores.tolist() == other.scores.tolist()
+
+
+@pytest.mark.parametrize("loss", [0.05, 0.1, 0.36])
+def test_samples_of_one_batch_loss_are_all_at_its_mean(loss: float) -> None:
+    assert torch.full((20,), loss).mean() > torch.tensor(loss)  # by rounding
+    pruner = Pruner(RePB(0.9), 1000, epochs=2)
+    for batch in pruner.batch_sampler(20):
+        pruner.update(torch.tensor(batch), torch.tensor(loss), reduced=True)
+    assert len(pruner.preview()) == 1000
 
 
 def test_separate_scores_are_remembered_and_the_losses_trained_on() -> None:

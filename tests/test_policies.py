@@ -37,6 +37,7 @@ from orderdp.policies import (
     Linear,
     Mixed,
     Moving,
+    RatioFunction,
     RePB,
     Scheduled,
     SelectiveBackprop,
@@ -219,6 +220,46 @@ def test_rs2_written_out() -> None:
     assert chunks[3] == left[:4]
     assert chunks[4] == left[4:]
     assert Counter(i for chunk in chunks for i in chunk) == dict.fromkeys(range(n), 2)
+
+
+def dealt_out(sizes: list[int], n: int, seed: int) -> list[list[int]]:
+    """RS2 as one would deal cards: a chunk that is short is completed from the next shuffle, without repeats."""
+    context, passes, chunks = Context(n=n, epoch=0, seed=seed), 1, []
+    deck = context.rng("pass", 0).permutation(n).tolist()
+    for k in sizes:
+        chunk, deck = deck[:k], deck[k:]
+        if len(chunk) < k:
+            deck = context.rng("pass", passes).permutation(n).tolist()
+            passes += 1
+            early = [card for card in deck if card not in chunk][: k - len(chunk)]
+            chunk, deck = chunk + early, [card for card in deck if card not in early]
+        chunks.append(chunk)
+    return chunks
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(2, 30), st.lists(st.integers(1, 30), min_size=1, max_size=12), st.integers(0, 5))
+def test_rs2_deals_out_one_pack_however_the_chunks_change(n: int, sizes: list[int], seed: int) -> None:
+    sizes = [min(size, n) for size in sizes]
+    schedule = RatioFunction(lambda epoch, epochs: 1 - sizes[epoch] / n)
+    for policy in (Scheduled(RS2(0.5), schedule), *([RS2(1 - sizes[0] / n)] if len(set(sizes)) == 1 else [])):
+        drawn = [draw(policy, ScoreTable(n), seed=seed, epoch=epoch).tolist() for epoch in range(len(sizes))]
+        for chunk, wanted in zip(drawn, dealt_out(sizes, n, seed), strict=True):
+            assert sorted(chunk) == sorted(wanted) if len(wanted) == n else chunk == wanted
+
+
+def test_rs2_with_a_schedule_goes_through_each_class_in_passes() -> None:
+    labels = np.repeat([0, 1], [60, 20])
+    policy = Scheduled(Balanced(RS2(0.5)), Linear(0.8, 0.6))
+    shown = np.zeros(80)
+    for epoch in range(3):  # 20 + 30 + 40 % of the samples: nobody is shown twice
+        shown[policy.select(ScoreTable(80), Context(n=80, epoch=epoch, epochs=3, labels=labels)).indices] += 1
+    assert shown.max() == 1
+    assert [shown[:60].sum(), shown[60:].sum()] == [54, 18]
+
+
+def test_rs2_of_almost_everything_draws_late_epochs_too() -> None:
+    assert len(draw(RS2(0.001), ScoreTable(1000), seed=0, epoch=900)) == 999
 
 
 def feed(policy, losses: np.ndarray) -> ScoreTable:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from orderdp import OrderDP, Pruner
 from orderdp import draw as kernels
 from orderdp.errors import ConfigError
-from orderdp.policies import Mixed, Moving, Trimmed
+from orderdp.policies import Balanced, Mixed, Moving, Trimmed
 from orderdp.policies.kit import streams
 from orderdp.policies.rank_rules import RankRule, as_rank_rule
 from orderdp.policy import Context
@@ -171,3 +171,22 @@ def test_a_rule_of_ones_own_will_do() -> None:
     assert isinstance(as_rank_rule(Middle()), RankRule)
     kept = draw(OrderDP(exploration=1, exploitation=0.2, select=Middle()), np.arange(10, dtype=np.float32))
     assert sorted(kept.tolist()) == [4, 5]
+
+
+def test_small_classes_are_trimmed_as_far_as_they_go() -> None:
+    """In a class of six, a share that fits a large data set is too large by rounding."""
+    labels = np.repeat([0, 1, 2], [900, 94, 6])
+    policy = Balanced(OrderDP(0.4, select=Trimmed(0.3)))
+    scores = np.arange(1000, dtype=np.float32)
+    kept = policy.select(table_with(scores), Context(n=1000, epoch=0, labels=labels)).indices
+    assert np.bincount(labels[kept]).tolist() == [540, 56, 4]
+    assert kept.max() < 999  # the hardest of the smallest class is skipped
+    with pytest.raises(ConfigError, match="would skip 15 of a pool of 50 and keep 40"):
+        OrderDP(0.6, exploration=0.5, select=Trimmed(0.3)).sizes(100)
+
+
+def test_a_class_that_is_too_small_for_unbiased_weights_is_named() -> None:
+    labels = np.repeat([3, 5], [95, 5])
+    policy = Balanced(OrderDP(0.4, select=Mixed(top=0.9, uniform=0.1), unbiased=True))
+    with pytest.raises(ConfigError, match=r"class 5 has 5 samples, of which 3 are to be kept.* one label in common"):
+        policy.select(table_with(np.arange(100.0)), Context(n=100, epoch=0, labels=labels))

@@ -138,6 +138,26 @@ def test_repb_lets_the_others_in_with_probability_1_minus_rho() -> None:
     assert len(draw(RePB(0.7), table, epoch=2)) < 60
 
 
+@pytest.mark.parametrize("when", ["never", "between epochs", "before the first"])
+def test_repb_marks_what_was_trained_on_and_not_what_was_scored(when: str) -> None:
+    pruner = Pruner(RePB(0.9), 200, epochs=3)
+    losses = torch.arange(200.0)
+    if when == "before the first":
+        pruner.observe(torch.arange(200), losses)
+    trained, marked = 0, set()
+    for batch in pruner.batch_sampler(20):
+        index = torch.tensor(batch)
+        pruner.update(index, losses[index])
+        trained += len(batch)
+        marked |= set(index[losses[index] >= losses[index].mean()].tolist())
+    if when == "between epochs":
+        pruner.observe(torch.arange(200), losses.flip(0))
+    kept = set(pruner.preview().indices.tolist())
+    assert marked <= kept
+    assert trained < 200 or when != "before the first"
+    assert len(kept) < len(marked) + 60  # a tenth of the others come in
+
+
 # -- Kakurenbo ------------------------------------------------------------------------------------------------------
 
 
@@ -175,6 +195,22 @@ def test_kakurenbos_learning_rate_grows_with_what_is_hidden_and_its_fraction_fal
     policy = Kakurenbo(0.5, drops=(3, 6))
     ratios = [policy.nominal_ratio(Context(n=100, epoch=epoch)) for epoch in (0, 2, 3, 5, 6, 99)]
     assert ratios == pytest.approx([0.5, 0.5, 0.4, 0.4, 0.3, 0.3])
+
+
+@pytest.mark.parametrize("asked", ["nothing", "length", "rate"])
+def test_kakurenbo_hides_by_a_pass_between_epochs_whatever_was_asked_before(asked: str) -> None:
+    pruner = Pruner(Kakurenbo(0.5), 100, epochs=2)
+    wrong = {"correct": torch.zeros(20, dtype=torch.bool), "confidence": torch.zeros(20)}
+    batches = pruner.batch_sampler(20)
+    for batch in batches:
+        pruner.update(torch.tensor(batch), torch.rand(20), **wrong)
+    if asked == "length":
+        assert len(batches) == 5
+    elif asked == "rate":
+        assert pruner.lr_scale == 1.0
+    sure = {"correct": torch.ones(100, dtype=torch.bool), "confidence": torch.ones(100)}
+    pruner.observe(torch.arange(100), torch.arange(100.0), **sure)
+    assert sum(map(len, batches)) == 50
 
 
 # -- selective backprop ---------------------------------------------------------------------------------------------

@@ -20,9 +20,11 @@ from orderdp.policies import (
     FullData,
     InfoBatch,
     Linear,
+    Moving,
     RatioFunction,
     Scheduled,
     Tail,
+    Trimmed,
     WarmUp,
 )
 from orderdp.policy import Context
@@ -39,6 +41,34 @@ SCHEDULES = [
     (Tail(0.5, share=0.4), [0.5, 0.5, 0.5, 0, 0]),
     (RatioFunction(lambda epoch, epochs: epoch / 10), [0, 0.1, 0.2, 0.3, 0.4]),
 ]
+
+
+def test_nobody_asks_a_schedule_about_the_time_after_its_end() -> None:
+    ratios = [0.0, 0.3, 0.5]
+    dataset = toy_dataset(100)
+    policy = Scheduled(OrderDP(0.5), RatioFunction(lambda epoch, epochs: ratios[epoch]))
+    pruner = Pruner(policy, dataset, epochs=3)
+    loader = pruner.loader(dataset, batch_size=10)
+    for epoch in range(3):
+        train_epoch(pruner, loader, epoch)
+    assert pruner.report()["saved"] == pytest.approx(0.8 / 3)
+    assert pruner.report()["nominal_saved"] == 0.5
+    assert len(loader) == 5
+    assert pruner.lr_scale == 1.0
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        Scheduled(OrderDP(0.5, select=Trimmed(0.2)), Linear(0.5, 0.1)),
+        OrderDP(0.4, select=Moving(0.5, 1.0), unbiased=True),
+        Scheduled(OrderDP(0.5), RatioFunction(lambda epoch, epochs: 0.3 * epoch)),
+    ],
+    ids=["a share to trim that a later epoch has not", "a mix without chance in the end", "a ratio above 1"],
+)
+def test_what_an_epoch_cannot_do_is_said_before_the_first(policy) -> None:
+    with pytest.raises(ConfigError):
+        Pruner(policy, 1000, epochs=10)
 
 
 @pytest.mark.parametrize(("schedule", "ratios"), SCHEDULES, ids=lambda value: repr(value)[:30])

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import orderdp
-from orderdp.errors import ConfigError, DatasetError, StateError
-from orderdp.policies import UCB, InfoBatch
+from orderdp.errors import ConfigError, DatasetError, RealRatioWarning, StateError
+from orderdp.policies import UCB, Adaptive, InfoBatch
 from orderdp.policy import Context
 from orderdp.scores import ScoreTable
 from orderdp.streaming import GrowingPruner
@@ -181,6 +181,79 @@ def test_a_table_that_grew_is_a_table_that_was_that_long() -> None:
 
 
 # -- bad input, checkpoints, ranks -------------------------------------------------------------------------------
+
+
+def test_samples_may_be_removed_by_a_mask() -> None:
+    for kind in (np.asarray, torch.as_tensor, list):
+        pruner = GrowingPruner(PRUNED, 10)
+        pruner.remove(kind([i in (3, 7) for i in range(10)]))
+        assert pruner.removed.tolist() == [3, 7]
+    for wrong in ([True, False], [3.7], np.zeros(9, bool), ["a"]):
+        with pytest.raises(DatasetError, match="whole numbers, or a True or False for each of the 10 samples"):
+            pruner.remove(wrong)
+    assert pruner.removed.tolist() == [3, 7]
+
+
+def test_the_hardest_are_looked_for_among_those_that_are_there() -> None:
+    pruner = GrowingPruner(PRUNED, 10)
+    pruner.observe(torch.arange(10), torch.arange(10.0))
+    assert pruner.hardest(3).tolist() == [9, 8, 7]
+    pruner.remove(pruner.hardest(2))
+    assert pruner.hardest(3).tolist() == [7, 6, 5]
+    assert len(pruner.hardest(20)) == 8
+
+
+def test_the_age_of_scores_is_that_of_the_samples_that_are_there() -> None:
+    pruner = GrowingPruner(orderdp.OrderDP(0.0), 10)
+    for step in range(2):
+        epoch_of(pruner, step)
+    assert pruner.report()["staleness"] == 1.0
+    pruner.observe([3], torch.tensor([1.0]))
+    assert pruner.report()["staleness"] == pytest.approx(0.9)
+    pruner.remove([3])
+    assert pruner.report()["staleness"] == 1.0
+
+
+def test_asking_for_a_length_leaves_the_next_epoch_open_to_changes() -> None:
+    """Its size depends on the losses, so it can only be looked up by drawing."""
+    pruner = GrowingPruner(InfoBatch(0.5, annealing=None), 100)
+    epoch_of(pruner)
+    batches = pruner.batch_sampler(4)
+    assert len(batches) > 0
+    pruner.remove(range(50))
+    with pytest.warns(RealRatioWarning, match=r"leaves out 24.0% of the samples in epoch 1, not the nominal 50.0%"):
+        assert min(epoch_of(pruner, 1)) >= 50
+
+
+def test_an_open_epoch_is_as_long_as_it_was_drawn() -> None:
+    pruner = GrowingPruner(PRUNED, 40)
+    batches = pruner.batch_sampler(4)
+    lengths = []
+    for number, batch in enumerate(batches):
+        index = torch.tensor(batch)
+        pruner.update(index, losses_of(index, 0))
+        if number == 1:
+            pruner.grow(80)
+        lengths.append(len(batches))
+    assert lengths == [6, 6, 6, 6, 6, 12]  # the last losses end the epoch
+
+
+def test_a_look_at_one_more_epoch_does_not_change_what_was_offered() -> None:
+    pruner = GrowingPruner(PRUNED, 10, epochs=2)
+    for step in range(2):
+        epoch_of(pruner, step)
+    before = pruner.report()["pruned"]
+    pruner.grow(20)
+    pruner.preview()
+    assert pruner.report()["pruned"] == before == 8
+
+
+def test_what_should_be_saved_is_a_share_of_the_samples_that_are_there() -> None:
+    for policy in (PRUNED, InfoBatch(0.4), Adaptive(0.1, low=0.3, high=0.5)):
+        pruner = GrowingPruner(policy, 100, epochs=5)
+        assert pruner.report()["nominal_saved"] == pytest.approx(0.4)
+        pruner.remove(range(50))
+        assert pruner.report()["nominal_saved"] == pytest.approx(0.4)
 
 
 def test_impossible_changes_are_refused_and_change_nothing() -> None:

@@ -214,18 +214,32 @@ def test_a_nan_is_kept_only_where_there_is_nothing_else() -> None:
 def test_a_resumed_pass_goes_on_after_the_windows_that_were_trained_on() -> None:
     values = [float(v) for v in np.random.default_rng(0).permutation(37)]
     straight = [batch.tolist() for batch in scores_of(values, 5, 2)]
-    for stop in range(len(straight)):
+    for stop in range(len(straight) + 1):
         first, before = scores_of(values, 5, 2), []
-        for batch in first:
-            if len(before) == stop:  # was handed out, and not trained on before the checkpoint
-                break
-            before.append(batch.tolist())
+        if stop:
+            for batch in first:
+                before.append(batch.tolist())
+                if len(before) == stop:  # the checkpoint is saved where the step was made
+                    break
         for skip in (True, False):
             second = scores_of(values if skip else values[first.offered :], 5, 2)
             second.load_state_dict(first.state_dict(), skip=skip)
             after = [batch.tolist() for batch in second]
             assert before + after == straight
             assert (second.offered, second.kept) == (37, sum(map(len, straight)))
+
+
+def test_after_a_whole_pass_a_resumed_one_begins_the_next() -> None:
+    values = [float(v) for v in np.random.default_rng(0).permutation(37)]
+    first = scores_of(values, 5, 2)
+    straight = [batch.tolist() for batch in first]
+    assert first.offered == 37
+    for skip in (True, False):
+        second = scores_of(values, 5, 2)
+        second.load_state_dict(first.state_dict(), skip=skip)
+        assert second.offered == 37
+        assert [batch.tolist() for batch in second] == straight
+        assert second.offered == 37
 
 
 def test_bad_input_is_refused() -> None:

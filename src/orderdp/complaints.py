@@ -64,9 +64,8 @@ class Complaints:
             stacklevel=3,
         )
 
-    def say_what_is_real(self, epoch: int, kept: int, nominal: float | None) -> None:
+    def say_what_is_real(self, epoch: int, real: float, nominal: float | None) -> None:
         """Once: that a policy leaves out another share than it was asked to. In the first epoch nothing is known."""
-        real = 1 - kept / self._table.n
         if self._said_what_is_real or epoch == 0 or nominal is None or abs(real - nominal) <= _NOTICEABLE:
             return
         self._said_what_is_real = True

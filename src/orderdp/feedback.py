@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from orderdp.checks import checked_extra, checked_index, checked_losses, checked_scores, feedback_arguments
-from orderdp.policy import Policy
-from orderdp.scores import ScoreTable
+from orderdp.policy import Policy, Rows
+from orderdp.scores import Remember, ScoreTable
 from orderdp.timeline import Timeline
 
 __all__ = ["Feedback"]
@@ -51,7 +52,7 @@ class Feedback:
         if scores is not None:
             scores = checked_scores(scores, index)
         elif reduced:
-            scores, remember = losses.detach().expand(len(index)), remember or _moving_average
+            scores, remember = losses.detach().expand(len(index)), _of_a_batch_loss(remember)
         else:
             scores = losses.detach()
             mean = result if self._selector.weights is None else None
@@ -92,8 +93,17 @@ class Feedback:
         return losses.mean() if losses.numel() else losses.sum()  # the mean of nothing would be NaN
 
 
-def _moving_average(rows: Any, losses: torch.Tensor) -> dict[str, torch.Tensor]:
-    """How a batch's loss becomes the score of each of its samples."""
-    old = rows["score"]
-    mixed = _BATCH_LOSS_MEMORY * old + (1 - _BATCH_LOSS_MEMORY) * losses
-    return {"score": torch.where(torch.isinf(old), losses, mixed)}
+def _of_a_batch_loss(remember: Remember | None) -> Remember:
+    """How a batch's loss becomes the columns of each of its samples: by a moving average, as if that were its loss."""
+
+    def averaged(rows: Rows, losses: torch.Tensor, **extra: Any) -> Mapping[str, torch.Tensor]:
+        old = rows["score"]
+        mixed = _BATCH_LOSS_MEMORY * old + (1 - _BATCH_LOSS_MEMORY) * losses
+        score = torch.where(torch.isinf(old), losses, mixed)
+        if remember is None:
+            return {"score": score}
+        new = remember(rows, score, **extra)
+        # A policy with an average of its own is told the loss itself, or it would be averaged twice.
+        return {"score": score, **new} if new.get("score", score) is score else remember(rows, losses, **extra)
+
+    return averaged

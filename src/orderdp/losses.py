@@ -47,10 +47,10 @@ def per_sample(
     counted = torch.ones_like(losses, dtype=torch.bool) if mask is None else _broadcast(mask, losses)
     if segments is not None:
         return _per_segment(losses, counted, segments, count)
-    if mask is None:
+    if mask is None and losses.shape[1:].numel():  # the mean of nothing would be NaN
         return losses if losses.ndim == 1 else losses.flatten(1).mean(1)
-    kept = torch.where(counted, losses, 0.0).reshape(len(losses), -1)
-    return kept.sum(1) / counted.reshape(len(losses), -1).sum(1).clamp(min=1)
+    kept, counted = (values.unsqueeze(-1).flatten(1) for values in (torch.where(counted, losses, 0.0), counted))
+    return (kept.sum(1, dtype=_wide(losses)) / counted.sum(1).clamp(min=1)).to(losses.dtype)
 
 
 def top_mean(losses: torch.Tensor, q: int | None = None, *, exploitation: float | None = None) -> torch.Tensor:
@@ -228,6 +228,13 @@ def _per_segment(
     counted = counted & (segments >= 0)
     # What belongs to no sample is added to a last row that is then cut off.
     where = torch.where(counted, segments, count).flatten()
-    sums = losses.new_zeros(count + 1).index_add(0, where, torch.where(counted, losses, 0.0).flatten())
-    sizes = losses.new_zeros(count + 1).index_add(0, where, counted.flatten().to(losses.dtype))
-    return sums[:count] / sizes[:count].clamp(min=1)
+    wide = _wide(losses)
+    addends = torch.where(counted, losses, 0.0).flatten().to(wide)
+    sums = losses.new_zeros(count + 1, dtype=wide).index_add(0, where, addends)
+    sizes = losses.new_zeros(count + 1, dtype=torch.int64).index_add(0, where, counted.flatten().long())
+    return (sums[:count] / sizes[:count].clamp(min=1)).to(losses.dtype)
+
+
+def _wide(losses: torch.Tensor) -> torch.dtype:
+    """What to add up in: sums in half precision stop growing at a few hundred, or overflow."""
+    return torch.promote_types(losses.dtype, torch.float32)

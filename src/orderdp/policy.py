@@ -94,6 +94,7 @@ class Context:
         seed: The pruner's seed.
         epochs: How many epochs are planned, or None where nobody said.
         labels: One class for each sample, or None.
+        earlier: How many samples an earlier epoch kept, for those that ask; None where all keep the same number.
     """
 
     n: int
@@ -101,6 +102,7 @@ class Context:
     seed: int = 0
     epochs: int | None = None
     labels: np.ndarray | None = field(default=None, repr=False)
+    earlier: Callable[[int], int] | None = field(default=None, repr=False)
 
     def rng(self, *tags: int | str) -> np.random.Generator:
         """A generator that depends on the seed and `tags` alone.
@@ -126,6 +128,11 @@ class Table(Protocol):
 
 class Rows(Protocol):
     """The rows of one batch, as they were before it: ``rows["score"]`` is a tensor as long as the batch."""
+
+    @property
+    def epoch(self) -> int:
+        """The current epoch."""
+        ...
 
     def __getitem__(self, name: str) -> torch.Tensor:
         """The column called `name`, for the samples of the batch."""

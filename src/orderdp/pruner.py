@@ -104,7 +104,7 @@ class Pruner(Readings):
         self.shard = bool(shard)
         self._pad = bool(pad)
         self._warned_unsynced = False
-        self._timeline.size_bounds(0)  # fail now, not in the first epoch, if the policy cannot do with so few
+        self._timeline.check_sizes()  # fail now, not in some epoch, if the policy cannot do with so few
 
     def __repr__(self) -> str:
         return f"Pruner({describe(self.policy)}, {self.n}, seed={self.seed}, epoch={self.epoch})"

@@ -97,8 +97,12 @@ class Readings:
         if not is_count(k, least=0):
             raise ConfigError(f"k must be a whole number of samples, at least 0, got {k!r}.")
         scores = self.scores
-        seen = scores.isfinite()
+        seen = scores.isfinite() & self._there()
         return torch.where(seen, scores, -torch.inf).topk(min(int(k), int(seen.sum()))).indices + self._table.first
+
+    def _there(self) -> torch.Tensor | bool:
+        """Which of the `owned` samples are there."""
+        return True
 
     def report(self) -> dict[str, float]:
         """What has been saved so far, as flat numbers.
@@ -124,7 +128,7 @@ class Readings:
             "samples": self.n,
             "kept": kept,
             "pruned": max(0, round(full) - kept),
-            "nominal_saved": self._nominal_saved(),
+            "nominal_saved": self._timeline.nominal_saved(),
             "saved": 1 - kept / full if full else 0.0,
             **self._timeline.selector.weights_used,
             **self._table.summary(self.epoch),
@@ -132,7 +136,3 @@ class Readings:
             "repeated": self._timeline.repeated,
             **self._timeline.team.traffic,
         }
-
-    def _nominal_saved(self) -> float:
-        nominal = self._timeline.nominal_ratio(self.epoch)
-        return 1 - sum(self._timeline.size_bounds(self.epoch)) / (2 * self.n) if nominal is None else nominal

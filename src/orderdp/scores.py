@@ -18,7 +18,7 @@ from orderdp.columns import SCORE, SEEN, USAGE, allocated, by_name, check_column
 from orderdp.errors import ConfigError, IndexRangeError, StateError
 from orderdp.policy import Column
 
-__all__ = ["SCORE", "SEEN", "USAGE", "BatchRows", "ScoreTable"]
+__all__ = ["SCORE", "SEEN", "USAGE", "BatchRows", "Remember", "ScoreTable"]
 
 # Counts start in two bytes and move to four long before they could overflow.
 _WIDEN_AT = 1 << 14
@@ -31,7 +31,8 @@ Remember = Callable[..., Mapping[str, torch.Tensor]]
 class BatchRows:
     """The rows of one batch as they were before it, gathered only if asked for."""
 
-    def __init__(self, table: ScoreTable, index: torch.Tensor) -> None:
+    def __init__(self, table: ScoreTable, index: torch.Tensor, epoch: int) -> None:
+        self.epoch = epoch
         self._table = table
         self._index = index
 
@@ -159,7 +160,7 @@ class ScoreTable:
         if self._on_host and remember is None and math.isfinite((losses.sum() if mean is None else mean).item()):
             self._columns["score"].index_copy_(0, index, losses)
         else:
-            self._write_carefully(index, losses, remember, extra or {})
+            self._write_carefully(BatchRows(self, index, epoch), index, losses, remember, extra or {})
         if trained:
             self._count(index, epoch)
         else:
@@ -185,9 +186,13 @@ class ScoreTable:
         return torch.where(outside, self.n, index)
 
     def _write_carefully(
-        self, index: torch.Tensor, losses: torch.Tensor, remember: Remember | None, extra: Mapping[str, Any]
+        self,
+        rows: BatchRows,
+        index: torch.Tensor,
+        losses: torch.Tensor,
+        remember: Remember | None,
+        extra: Mapping[str, Any],
     ) -> None:
-        rows = BatchRows(self, index)
         finite = torch.isfinite(losses)
         self._strays[0] += (~finite).sum()
         mean = torch.where(finite, losses, 0.0).sum() / finite.sum().clamp(min=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -42,13 +43,21 @@ class Selector:
         self._epochs = epochs
         self._labels = labels
         self._complaints = complaints
+        self._begins: Callable[[int], None] | None = getattr(policy, "begins", None)
 
     def context(self, epoch: int, seed: int) -> Context:
         """What the policy may know in that epoch."""
         return Context(n=self._table.n, epoch=epoch, seed=seed, epochs=self._epochs, labels=self._labels)
 
+    @property
+    def offered(self) -> int:
+        """How many samples there are to draw from: all, but where some have been removed."""
+        return int(getattr(self._policy, "offered", self._table.n))
+
     def prepare(self, epoch: int) -> None:
         """Once an epoch, before it is drawn: makes room for its counts, and hears the complaints about the last."""
+        if self._begins is not None:
+            self._begins(epoch)
         self._table.make_room(epoch)
         self._complaints.hear()
 
@@ -59,8 +68,8 @@ class Selector:
             self.prepare(context.epoch)
             selection = self._policy.select(self._table, context)
             self.keep(selection)
-            nominal = nominal_ratio(self._policy, context.n, context)
-            self._complaints.say_what_is_real(context.epoch, len(selection), nominal)
+            nominal = nominal_ratio(self._policy, self.offered, context)
+            self._complaints.say_what_is_real(context.epoch, 1 - len(selection) / self.offered, nominal)
         return selection
 
     def preview(self, context: Context) -> Selection:

@@ -65,6 +65,7 @@ class Timeline:
         self.selector = Selector(policy, table, epochs, labels, self.complaints)
         self._policy = policy
         self._table = table
+        self._epochs = epochs
         self._epoch: Epoch | None = None  # the open one, in the order of whoever goes through it
         self._rewound = False  # whether somebody else skips what has been trained on of the open epoch
         self.team = team or Team(policy, table, epochs, labels, raise_on_nan, options or TeamOptions())
@@ -80,9 +81,21 @@ class Timeline:
         """The fewest and the most samples that epoch can have."""
         return size_bounds(self._policy, self.n, self.context(epoch))
 
-    def nominal_ratio(self, epoch: int) -> float | None:
-        """The share that the policy says it leaves out of that epoch; None where it does not say."""
-        return nominal_ratio(self._policy, self.n, self.context(epoch))
+    def check_sizes(self) -> None:
+        """Raises what the policy has against one of the epochs that are left: now, and not when it begins."""
+        for epoch in range(self.clock.epoch, self._epochs or self.clock.epoch + 1):
+            self.size_bounds(epoch)
+
+    def nominal_saved(self) -> float:
+        """The share that the policy says it leaves out of the current epoch; where it does not say, the middle."""
+        epoch = self._planned()
+        n = self.selector.offered
+        nominal = nominal_ratio(self._policy, n, self.context(epoch))
+        return 1 - sum(self.size_bounds(epoch)) / (2 * n) if nominal is None else nominal
+
+    def _planned(self) -> int:
+        """The current epoch, or the last: policies and schedules need not know what comes after it."""
+        return self.clock.epoch if self._epochs is None else min(self.clock.epoch, self._epochs - 1)
 
     # -- going through an epoch --------------------------------------------------------------------------------
 
@@ -274,20 +287,24 @@ class Timeline:
         self.selector.prepare(self.clock.epoch)
         assert isinstance(self._policy, StepwisePolicy)
         context = self.context(self.clock.epoch)
+        size = self._policy.size(self.n, context)
         together = self.team.step_size(batch_size)
-        return StepwiseEpoch(self._policy, self._table, context, self.epoch_size(), together, drop_last)
+        size = len(self.select()) if size is None else size
+        return StepwiseEpoch(self._policy, self._table, context, size, together, drop_last)
 
     def epoch_size(self) -> int:
-        """Samples in the whole epoch that is being served, or would be served next."""
-        size = self._policy.size(self.n, self.context(self.clock.epoch))
+        """Samples in the whole epoch that is being served, or would be if it were drawn now."""
+        if self._epoch is not None:
+            return len(self.selector.current or self._epoch)
+        size = self._policy.size(self.n, self.context(self._planned()))
         if size is not None:
             return size
-        if self._epoch is None and self.selector.current is None and self.team.exchange() is not None:
+        if self.selector.current is None and self.team.exchange() is not None:
             raise TypeError(
                 "how many samples are kept depends on losses that other processes know, and they meet when an epoch "
                 "begins. Ask for the length after iter(loader)."
             )
-        return len(self.select() if self._epoch is None else self._epoch)
+        return len(self.preview())
 
     def arranged_size(self, view: View) -> int | None:
         """Samples in the current epoch as `view` goes through it; None where it has not begun to."""

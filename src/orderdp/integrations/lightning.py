@@ -19,6 +19,7 @@ from orderdp.filtering import FilteredSampler
 from orderdp.policy import describe
 from orderdp.pruner import Pruner
 from orderdp.sampling import PrunedBatchSampler, PrunedSampler
+from orderdp.streaming import GrowingPruner
 
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer
@@ -90,6 +91,8 @@ class DataPruning(Callback):
         return needed
 
     def _size_varies(self, trainer: Trainer) -> bool:
+        if isinstance(self.pruner, GrowingPruner):
+            return True
         last = trainer.max_epochs
         epochs = range(self.pruner.epoch, _MANY_EPOCHS if last is None or last < 0 else last)
         sizes = {size for epoch in epochs for size in self.pruner.size_bounds(epoch)}

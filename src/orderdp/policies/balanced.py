@@ -66,7 +66,8 @@ class Balanced(Wrapping):
         total = self.size(context.n, context)
         assert context.labels is not None
         groups = _members(context.labels)
-        budgets = proportional(np.array([len(members) for members in groups]), total)
+        sizes = np.array([len(members) for members in groups])
+        budgets = proportional(sizes, total)
         at_ratio = lru_cache(partial(with_ratio, self.policy))  # classes of one size share a policy
         columns = lru_cache(table.__getitem__)
         kept, dense, weighted = [], np.ones(context.n, dtype=np.float32), False
@@ -74,8 +75,15 @@ class Balanced(Wrapping):
             if budget == 0:
                 continue
             seed = key64(context.seed, "class", number)
-            inside = Context(n=len(members), epoch=context.epoch, seed=seed, epochs=context.epochs)
-            part = at_ratio(1 - budget / len(members)).select(_Part(columns, members), inside)
+            earlier = None if context.earlier is None else partial(_budget_then, context.earlier, sizes, number)
+            inside = Context(len(members), context.epoch, seed, context.epochs, earlier=earlier)
+            try:
+                part = at_ratio(1 - budget / len(members)).select(_Part(columns, members), inside)
+            except ConfigError as error:
+                raise ConfigError(
+                    f"class {context.labels[members[0]]} has {len(members)} samples, of which {budget} are to be kept, "
+                    f"and the policy cannot do that: {error} Or give small classes one label in common."
+                ) from error
             kept.append(members[part.indices])
             if part.weights is not None:
                 weighted = True
@@ -83,6 +91,11 @@ class Balanced(Wrapping):
                 dense[kept[-1]] = part.weights * (total * len(members) / (context.n * budget))
         indices = shuffled(np.concatenate(kept), context)
         return Selection(indices, dense[indices] if weighted else None)
+
+
+def _budget_then(kept: Callable[[int], int], sizes: np.ndarray, number: int, epoch: int) -> int:
+    """What a class was allowed in an earlier epoch."""
+    return int(proportional(sizes, kept(epoch))[number])
 
 
 class _Part:

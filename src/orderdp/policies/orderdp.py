@@ -11,12 +11,15 @@ from orderdp import draw
 from orderdp.errors import ConfigError
 from orderdp.planning import check_dials, is_count, pool_sizes
 from orderdp.policies.kit import shuffled, streams, tie_key
-from orderdp.policies.rank_rules import Moving, RankRule, Top, Trimmed, as_rank_rule
+from orderdp.policies.rank_rules import RankRule, Top, Trimmed, as_rank_rule
 from orderdp.policy import Context, Selection, Table
 from orderdp.randomness import key64
 from orderdp.theory.risk import horvitz_thompson
 
 __all__ = ["OrderDP"]
+
+# A trimmed share that fits a large data set may, in a small class, be this much too large by rounding alone.
+_ROUNDED = 2
 
 
 @dataclass(frozen=True, repr=False, init=False)
@@ -118,26 +121,23 @@ class OrderDP:
                 f"{self} would keep {q} out of a pool of {s} of {n} samples; it must be q <= s <= n. "
                 "Choose a larger exploration or prune more."
             )
-        self._check_rule(int(n), s, q)
-        return s, q
-
-    def _check_rule(self, n: int, s: int, q: int) -> None:
-        if isinstance(self.rule, Trimmed) and round(self.rule.share * s) > s - q:
+        if isinstance(self.rule, Trimmed) and round(self.rule.share * s) > s - q + _ROUNDED:
             raise ConfigError(
                 f"{self} would skip {round(self.rule.share * s)} of a pool of {s} and keep {q}, more than there are. "
                 f"Skip at most a share of {1 - q / s:.3f}, or choose a larger exploration."
             )
-        if self.unbiased and not isinstance(self.rule, Moving):
-            reason = self.rule.positions(s, q, Context(n=n, epoch=0)).never_kept(n, s)
-            if reason is not None:
-                raise ConfigError(
-                    f"unbiased weights need a rule that can keep every rank; here {reason}. "
-                    "Use select=Mixed(top=..., uniform=...)."
-                )
+        return s, q
 
     def size(self, n: int, context: Context) -> int:
         """How many of `n` samples an epoch trains on."""
-        return self.sizes(n)[1]
+        s, q = self.sizes(n)
+        reason = self.rule.positions(s, q, context).never_kept(n, s) if self.unbiased else None
+        if reason is not None:
+            raise ConfigError(
+                f"unbiased weights need a rule that can keep every rank; of {n} samples, in epoch {context.epoch}, "
+                f"{reason}. Use select=Mixed(top=..., uniform=...), with enough at random for one sample at least."
+            )
+        return q
 
     def select(self, table: Table, context: Context) -> Selection:
         """Draws a pool, keeps its largest scores, shuffles them."""

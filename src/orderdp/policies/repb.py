@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["RePB"]
 
+_ROUNDING = 1e-6  # the mean of equal numbers may lie a little above them
+
 
 @dataclass(frozen=True)
 class RePB:
@@ -31,7 +33,8 @@ class RePB:
     rho: float
 
     ratio_name = "rho"
-    columns = (Column("above", initial=1, dtype="int8"),)
+    # When a sample's loss was last at least its batch's mean; "seen" would not do, which scoring anew changes as well.
+    columns = (Column("above", initial=-1, dtype="int32"),)
 
     def __post_init__(self) -> None:
         check_ratio("rho", self.rho)
@@ -45,13 +48,15 @@ class RePB:
         return self.rho
 
     def remember(self, rows: Rows, losses: torch.Tensor) -> dict[str, torch.Tensor]:
-        """The loss, and whether it was at least the mean of its batch."""
-        return {"score": losses, "above": losses >= losses.mean()}
+        """The loss, and the epoch where it was at least the mean of its batch."""
+        mean = losses.mean()
+        above = losses >= mean - _ROUNDING * mean.abs()
+        return {"score": losses, "above": above * (rows.epoch + 1) - 1}
 
     def select(self, table: Table, context: Context) -> Selection:
         """Those that stay, those drawn, and those nobody has seen."""
-        scores, seen = table["score"], table["seen"]
-        stays = (table["above"] > 0) & (seen == context.epoch - 1)
+        scores, above = table["score"], table["above"]
+        stays = (above >= 0) & (above == context.epoch - 1)
         drawn = context.rng("epoch", context.epoch, "drawn").random(context.n, dtype=np.float32) < 1 - self.rho
         kept = at_least_one(stays | drawn | np.isinf(scores), scores)
         indices = shuffled(np.flatnonzero(kept), context)

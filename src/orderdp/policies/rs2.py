@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain, repeat
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +21,8 @@ class RS2:
     """Goes through a shuffled data set in consecutive chunks, and shuffles again when it is used up.
 
     So every sample is shown once before any is shown twice. A chunk that is short at the end of a pass is completed
-    from the next one, skipping what it has already; what was skipped stays in the next pass.
+    from the next one, skipping what it has already; what was skipped stays in the next pass. Schedules change the size
+    of the chunks and nothing else. Where the data set itself changes, the passes start anew.
 
     Args:
         prune_ratio: Share left out each epoch, in [0, 1).
@@ -39,55 +42,76 @@ class RS2:
     def select(self, table: Table, context: Context) -> Selection:
         """The epoch's chunk."""
         k = self.size(context.n, context)
-        passes, chunk = _passes(context.epoch, context.n, k)
-        number = len(passes) - 2
-        order = _without(_permutation(number, context), _taken_early(number, passes, context))
-        if chunk < passes[number].whole_chunks:
-            return Selection(order[chunk * k : (chunk + 1) * k].copy())
-        rest = order[passes[number].whole_chunks * k :]
-        return Selection(np.concatenate((rest, _taken_early(number + 1, passes, context))))
+        passes, start = _passes(context.n, chain(_earlier(context, k), [k]))
+        number = len(passes) - 1
+        rest = _rest_of(number - 1, passes, context) if passes[number].early else np.empty(0, dtype=np.int64)
+        if start is None:
+            return Selection(np.concatenate((rest, _taken_early(number, passes, rest, context))))
+        return Selection(_order(number, passes, rest, context)[start : start + k].copy())
 
 
 class _Pass(NamedTuple):
-    """The sizes of one pass over the data: what the one before has taken of it, and what whole chunks leave."""
+    """The sizes of one pass over the data.
+
+    Attributes:
+        early: What the last chunk of the pass before has taken of it.
+        first: How large that chunk is: what it has taken stands among the first so many of the pass.
+        rest: What is left at its end, too little for a chunk.
+    """
 
     early: int
-    whole_chunks: int
+    first: int
     rest: int
 
 
-def _passes(epoch: int, n: int, k: int) -> tuple[list[_Pass], int]:
-    """All passes up to that of `epoch` and one more, and which chunk of its pass the epoch is. Sizes only."""
-    passes, early, chunk = [], 0, epoch
-    while True:
-        here = _Pass(early, (n - early) // k, (n - early) % k)
-        passes.append(here)
-        early = k - here.rest if here.rest else 0
-        chunks = here.whole_chunks + (here.rest > 0)
-        if chunk < chunks:
-            return [*passes, _Pass(early, (n - early) // k, (n - early) % k)], chunk
-        chunk -= chunks
+def _earlier(context: Context, k: int) -> Iterable[int]:
+    """How many samples the epochs before had."""
+    return repeat(k, context.epoch) if context.earlier is None else map(context.earlier, range(context.epoch))
 
 
-def _permutation(number: int, context: Context) -> np.ndarray:
-    return context.rng("pass", number).permutation(context.n)
+def _passes(n: int, sizes: Iterable[int]) -> tuple[list[_Pass], int | None]:
+    """All passes up to that of the last chunk, and where in it that starts; None if it starts in the one before.
 
-
-def _taken_early(number: int, passes: list[_Pass], context: Context) -> np.ndarray:
-    """What the last chunk of the pass before has taken from the front of this one."""
-    if passes[number].early == 0:
-        return np.empty(0, dtype=np.int64)
-    left = _without(_permutation(number, context), _rest_of(number - 1, passes, context))
-    return left[: passes[number].early]
+    Sizes only: it takes no longer for a large data set.
+    """
+    passes, used, start = [_Pass(0, 0, 0)], 0, None
+    for k in sizes:
+        here = passes[-1]
+        left = n - here.early - used
+        if k <= left:
+            start, used = used, used + k
+            continue
+        passes[-1] = here._replace(rest=left)
+        passes.append(_Pass(k - left, k, 0))
+        start, used = None, 0
+    return passes, start
 
 
 def _rest_of(number: int, passes: list[_Pass], context: Context) -> np.ndarray:
     """The last samples of a pass, too few for a chunk of their own."""
-    order = _permutation(number, context)
-    if passes[number].whole_chunks:
-        # What was taken early stands among the first k, and k + rest are at most n: the end is untouched.
-        return order[context.n - passes[number].rest :]
-    return _without(order, _taken_early(number, passes, context))
+    known = number
+    # What was taken early stands among the first of a pass. Where its rest does not reach there, it is known at once.
+    while passes[known].rest and passes[known].first + passes[known].rest > context.n:
+        known -= 1
+    rest = _permutation(known, context)[context.n - passes[known].rest :]
+    for later in range(known + 1, number + 1):
+        order = _order(later, passes, rest, context)
+        rest = order[len(order) - passes[later].rest :]
+    return rest
+
+
+def _order(number: int, passes: list[_Pass], rest: np.ndarray, context: Context) -> np.ndarray:
+    """A pass in its order, without what has been taken early; `rest` is that of the pass before."""
+    return _without(_permutation(number, context), _taken_early(number, passes, rest, context))
+
+
+def _taken_early(number: int, passes: list[_Pass], rest: np.ndarray, context: Context) -> np.ndarray:
+    """What the last chunk of the pass before has taken from the front of this one."""
+    return _without(_permutation(number, context), rest)[: passes[number].early]
+
+
+def _permutation(number: int, context: Context) -> np.ndarray:
+    return context.rng("pass", number).permutation(context.n)
 
 
 def _without(order: np.ndarray, taken: np.ndarray) -> np.ndarray:

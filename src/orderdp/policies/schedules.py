@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 from orderdp.errors import ConfigError
@@ -169,8 +170,13 @@ class Scheduled(Wrapping):
         return nominal_ratio(self.at(context), context.n, context)
 
     def select(self, table: Table, context: Context) -> Selection:
-        """As the epoch's policy does."""
-        return self.at(context).select(table, context)
+        """As the epoch's policy does, which is told how much its predecessors kept."""
+        return self.at(context).select(table, replace(context, earlier=partial(self._kept, context)))
+
+    def _kept(self, context: Context, epoch: int) -> int:
+        size = self.size(context.n, replace(context, epoch=epoch))
+        assert size is not None  # who asks has a size in every epoch
+        return size
 
 
 #: Schedules by name, for the command line and config files.

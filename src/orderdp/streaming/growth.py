@@ -72,9 +72,9 @@ class GrowingPruner(Pruner):
         """These samples are gone: they are not drawn any more. In a process group all call it.
 
         Args:
-            indices: Which ones. Those that are gone already are allowed.
+            indices: Which ones, or a True or False for every sample. Those that are gone already are allowed.
         """
-        gone = np.unique(np.asarray(indices, dtype=np.int64).reshape(-1)) if np.size(indices) else np.empty(0, np.int64)
+        gone = np.unique(self._indices(indices))
         if len(gone) and not (gone[0] >= 0 and gone[-1] < self.n):
             raise DatasetError(f"indices must be in [0, {self.n}), got {int(gone[0])} to {int(gone[-1])}.")
         before = self._roster.removed.copy()
@@ -82,10 +82,21 @@ class GrowingPruner(Pruner):
             raise DatasetError(f"at least one of the {self.n} samples must stay, and all would be removed.")
         self._roster.remove(gone)
         try:
-            self._timeline.size_bounds(self.epoch + 1)
+            self._timeline.check_sizes()
         except Exception:
             self._roster.put_back(before)
             raise
+
+    def _indices(self, given: Any) -> np.ndarray:
+        values = np.asarray(given.cpu() if isinstance(given, torch.Tensor) else given).reshape(-1)
+        if values.dtype == np.bool_ and len(values) == self.n:
+            values = np.flatnonzero(values)
+        if len(values) and values.dtype.kind not in "iu":
+            raise DatasetError(
+                f"indices must be whole numbers, or a True or False for each of the {self.n} samples, got "
+                f"{len(values)} of {values.dtype}."
+            )
+        return values.astype(np.int64)
 
     @property
     def removed(self) -> torch.Tensor:
@@ -104,10 +115,15 @@ class GrowingPruner(Pruner):
 
     # -- reading -----------------------------------------------------------------------------------------------
 
+    def _there(self) -> torch.Tensor:
+        return torch.from_numpy(~self._roster.removed)
+
     def report(self) -> dict[str, float]:
-        """As that of `Pruner`; samples and coverage are those of the samples that are there."""
+        """As that of `Pruner`; samples, coverage and staleness are those of the samples that are there."""
         numbers = super().report()
         there = ~self._roster.removed
+        seen = self._table["seen"][there & (self._table["seen"] >= 0)]
+        numbers["staleness"] = float(self.epoch - seen.mean()) if len(seen) else 0.0
         full = self._roster.offered(self._timeline.clock.epochs_done)
         numbers["samples"] = self._roster.live
         numbers["coverage"] = float((self._table["usage"][there] > 0).mean())
@@ -180,9 +196,17 @@ class LivePolicy:
         own = getattr(self._inner, "lr_scale", None)
         return 1.0 if own is None else float(own(self._roster.live, kept))
 
+    @property
+    def offered(self) -> int:
+        """How many samples there are to draw from."""
+        return self._roster.live
+
+    def begins(self, epoch: int) -> None:
+        """That epoch is drawn next, and in earnest."""
+        self._roster.note(epoch)
+
     def select(self, table: Table, context: Context) -> Selection:
         """Draws among the samples that are there."""
-        self._roster.note(context.epoch)
         places = self._roster.places()
         shown = table if places is None else LiveTable(table, places)
         selection = self._inner.select(shown, self._here(context))
@@ -199,7 +223,6 @@ class LiveStepwise(LivePolicy):
 
     def candidates(self, context: Context) -> np.ndarray:
         """Candidates among the samples that are there."""
-        self._roster.note(context.epoch)
         places, drawn = self._roster.places(), self._inner.candidates(self._here(context))  # type: ignore[attr-defined]
         candidates: np.ndarray = drawn if places is None else places[drawn]
         return candidates

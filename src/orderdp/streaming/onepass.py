@@ -69,12 +69,12 @@ class OnePass:
         self.offered = self.kept = 0
         self._loaded = False  # whether the next pass goes on where another one stood
         self._to_skip = 0
+        self._over = False  # whether the pass has come to its end
 
     def __iter__(self) -> Iterator[Any]:
         """Batches of the hardest.
 
-        What has been offered is counted when the next batch is asked for: a batch that was not trained on before a
-        checkpoint is made again after it.
+        A batch counts as trained on when it is handed out: save a checkpoint after its step, not before.
         """
         candidates = iter(self._stream)
         skipped = sum(1 for _ in islice(candidates, self._to_skip))
@@ -85,7 +85,7 @@ class OnePass:
             )
         if not self._loaded:
             self.offered = self.kept = 0
-        self._loaded, self._to_skip = False, 0
+        self._loaded, self._to_skip, self._over = False, 0, False
         while part := list(islice(candidates, self.window)):
             if len(part) < self.window and not self.offered:
                 raise DatasetError(
@@ -93,10 +93,12 @@ class OnePass:
                     "Choose a smaller window."
                 )
             count = self._share(len(part))
-            if count:
-                yield self._collate([part[place] for place in self._hardest(part, count)])
+            places = self._hardest(part, count) if count else []
             self.offered += len(part)
             self.kept += count
+            if count:
+                yield self._collate([part[place] for place in places])
+        self._over = True
 
     def _share(self, candidates: int) -> int:
         if candidates == self.window:
@@ -123,11 +125,12 @@ class OnePass:
     # -- checkpoints -------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """How many samples have been offered and kept; plain numbers."""
-        return {"format": _FORMAT, "offered": self.offered, "kept": self.kept, "window": self.window, "keep": self.keep}
+        """How many samples have been offered and kept, and whether that was all of the pass; plain values."""
+        counts = {"offered": self.offered, "kept": self.kept, "over": self._over}
+        return {"format": _FORMAT, **counts, "window": self.window, "keep": self.keep}
 
     def load_state_dict(self, state: Mapping[str, Any], *, skip: bool = True) -> None:
-        """Goes on after the windows that had been trained on.
+        """Goes on after the windows that had been handed out; after a whole pass, with the next.
 
         Args:
             state: What `state_dict` gave.
@@ -137,4 +140,6 @@ class OnePass:
         if not isinstance(state, Mapping) or any(state.get(name) != value for name, value in wanted.items()):
             raise StateError(f"the checkpoint must be of a OnePass with window={self.window} and keep={self.keep}.")
         self.offered, self.kept = int(state["offered"]), int(state["kept"])
-        self._loaded, self._to_skip = True, self.offered if skip else 0
+        self._over = bool(state.get("over", False))
+        self._loaded = not self._over
+        self._to_skip = self.offered if skip and self._loaded else 0
