@@ -416,6 +416,7 @@ class NoLogits(torch.nn.Module):
         (ConfigError, "must be an orderdp.Pruner, got int", {"given": {"pruner": 3}}),
         (ConfigError, r"must know how many batches.*gives 3 to 12", {"policy": Undecided()}),
         (ConfigError, "order of its own", {"train_sampling_strategy": "group_by_length"}),
+        (ConfigError, "ignore_data_skip must be False", {"ignore_data_skip": True}),
         (
             ConfigError,
             "no full batch for every process",

@@ -34,6 +34,11 @@ def _check_order(args: Any) -> None:
         raise ConfigError(
             f"a pruned epoch has an order of its own: train_sampling_strategy must be 'random', got {str(strategy)!r}."
         )
+    if args.ignore_data_skip:
+        raise ConfigError(
+            "ignore_data_skip must be False: a resumed training would go through the first batches of its epoch once "
+            "more. What is skipped is not loaded, so that it takes no time."
+        )
 
 
 def _check_processes(trainer: Any, pruner: Pruner) -> None:
