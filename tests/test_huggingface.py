@@ -572,7 +572,13 @@ def test_processes_that_do_not_get_batches_of_their_own_are_refused(
     message: str, sharing: int, options: dict[str, bool]
 ) -> None:
     settings = {"dispatch_batches": None, "split_batches": False, "even_batches": True, **options}
-    args = SimpleNamespace(gradient_accumulation_steps=3, dataloader_drop_last=False, num_train_epochs=1, max_steps=-1)
+    args = SimpleNamespace(
+        gradient_accumulation_steps=3,
+        dataloader_drop_last=False,
+        num_train_epochs=1,
+        max_steps=-1,
+        ignore_data_skip=False,
+    )
     trainer = SimpleNamespace(
         args=args,
         accelerator=SimpleNamespace(num_processes=2, **settings),
