@@ -21,7 +21,7 @@ from orderdp.errors import (
     NonFiniteLossWarning,
     StateError,
 )
-from tests.support import KeepAll, fake_losses, toy_dataset, train_epoch
+from tests.support import KeepAll, Weighted, fake_losses, toy_dataset, train_epoch
 
 
 def state_of(pruner: Pruner) -> dict:
@@ -152,13 +152,13 @@ def test_losses_that_are_not_finite_warn_once_an_epoch_with_their_number(value: 
     dataset = toy_dataset(20)
     pruner = Pruner(OrderDP(0.5), dataset)
     loader = pruner.loader(dataset, batch_size=5)
-    for step, (index, _) in enumerate(loader):
-        losses = fake_losses(index)
-        losses[:2] = value
-        pruner.update(index, losses)
-        assert step < 2
+    first, last = (index for index, _ in loader)
+    losses = fake_losses(first)
+    losses[:2] = value
+    pruner.update(first, losses)
     with pytest.warns(NonFiniteLossWarning, match="4 losses of the last epoch were NaN or infinite") as caught:
-        iter(loader)
+        pruner.update(last, losses)
+    iter(loader)
     assert len(caught) == 1
     assert torch.isfinite(pruner.scores[pruner.usage > 0]).all()
     assert pruner.report()["nonfinite"] == 4
@@ -173,9 +173,27 @@ def test_losses_that_are_not_finite_raise_where_that_was_asked_for() -> None:
     pruner = Pruner(OrderDP(0.5), dataset, on_nan="raise")
     loader = pruner.loader(dataset, batch_size=10)
     for index, _ in loader:
-        pruner.update(index, torch.full((10,), float("nan")))
-    with pytest.raises(NonFiniteLossError, match=r'10 losses .* on_nan="warn"'):
+        with pytest.raises(NonFiniteLossError, match=r'10 losses .* on_nan="warn"'):
+            pruner.update(index, torch.full((10,), float("nan")))
+    assert pruner.epoch == 1
+
+
+def test_losses_of_an_epoch_that_was_left_early_are_spoken_of_when_the_next_begins() -> None:
+    dataset = toy_dataset(20)
+    pruner = Pruner(OrderDP(0.5), dataset, on_nan="raise")
+    loader = pruner.loader(dataset, batch_size=5)
+    index, _ = next(iter(loader))
+    pruner.update(index, torch.full((5,), float("nan")))
+    with pytest.raises(NonFiniteLossError, match="5 losses"):
         iter(loader)
+
+
+def test_an_impossible_index_is_named_by_policies_with_weights_too() -> None:
+    pruner = Pruner(Weighted(), 20)
+    next(iter(pruner.batch_sampler(5)))
+    for act in (pruner.update, pruner.reduce):
+        with pytest.raises(IndexRangeError, match=r"in \[0, 20\).* got 25"):
+            act(torch.tensor([3, 25]), torch.rand(2))
 
 
 @pytest.mark.parametrize(

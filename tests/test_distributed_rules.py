@@ -611,3 +611,21 @@ def test_an_epoch_with_fewer_samples_than_ranks_is_refused_by_all_or_padded() ->
 def test_what_is_no_process_group_is_refused(group: Any) -> None:
     with pytest.raises(ConfigError, match="process_group must be"):
         Pruner(OrderDP(0.4), 40, process_group=group)
+
+
+def test_a_column_of_true_and_false_is_exchanged() -> None:
+    class Right(KeepAll):
+        columns = (Column("right", initial=0, dtype="bool"),)
+
+        def remember(self, rows: Any, losses: torch.Tensor, *, right: torch.Tensor) -> dict[str, torch.Tensor]:
+            return {"score": losses, "right": right}
+
+    def work(rank: MemoryRank) -> list[bool]:
+        pruner = Pruner(Right(), 20, process_group=rank)
+        for batch in pruner.batch_sampler(5):
+            index = torch.tensor(batch)
+            pruner.update(index, torch.rand(len(batch)), right=index % 2 == 1)
+        pruner.sync()
+        return pruner._table["right"].tolist()
+
+    assert all_fine(in_threads(2, work)) == [[i % 2 == 1 for i in range(20)]] * 2

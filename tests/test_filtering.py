@@ -141,3 +141,24 @@ def test_what_is_no_sampler_over_this_data_is_refused() -> None:
         pruner.filter(SequentialSampler(range(30)), repack=True)
     with pytest.raises(ConfigError, match='every="batch"'):
         Pruner(OrderDP(0.4, every="batch"), 30).filter(SequentialSampler(range(30)))
+
+
+def test_what_can_be_gone_through_once_is_refused() -> None:
+    with pytest.raises(ConfigError, match="a generator can be gone through once"):
+        Pruner(OrderDP(0.4), 10).filter(i for i in range(10))
+
+
+def test_a_sampler_of_which_nothing_is_selected_is_refused() -> None:
+    pruner = Pruner(OrderDP(0.4), 10)
+    pruner.observe(torch.arange(10), torch.arange(10.0))
+    dropped = sorted(set(range(10)) - set(pruner.preview().indices.tolist()))
+    with pytest.raises(ConfigError, match=f"gave {len(dropped)} indices, and none of them is among the 6"):
+        iter(pruner.filter(dropped))
+
+
+def test_batches_without_a_batch_size_have_no_length_once_they_are_known_to_be_batches() -> None:
+    pruner = Pruner(OrderDP(0.4), 100)
+    filtered = pruner.filter([list(range(i, i + 10)) for i in range(0, 100, 10)])
+    assert len(list(filtered)) == 10
+    with pytest.raises(TypeError, match="how many filtered batches there are is not known"):
+        len(filtered)

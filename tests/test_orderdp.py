@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orderdp import OrderDP, Policy, Selection
@@ -171,3 +171,15 @@ def test_the_check_fails_for_a_policy_that_keeps_the_easiest() -> None:
 def test_the_check_fails_for_a_policy_that_draws_at_random() -> None:
     with pytest.raises(AssertionError):
         check_it_keeps_the_hardest(OrderDP(0.5, exploitation=1))
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(1, 3000), st.integers(0, 99), st.integers(0, 100))
+def test_a_ratio_and_an_exploitation_that_go_together_do_so_for_every_length(n: int, percent: int, more: int) -> None:
+    """The pool may be the whole data set, whatever is rounded."""
+    keep = 1 - percent / 100
+    exploitation = keep + (1 - keep) * more / 100
+    if round(keep * n) >= 1:
+        s, q = OrderDP(percent / 100, exploitation=exploitation).sizes(n)
+        assert q == round(keep * n)
+        assert q <= s <= n

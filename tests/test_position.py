@@ -9,8 +9,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils.data import DataLoader
 
-from orderdp import OrderDP, Pruner
+from orderdp import Indexed, OrderDP, Pruner
 from orderdp.errors import ConfigError, GroupError, StateError
 from tests.ranks import MemoryRank, all_fine, in_threads
 from tests.support import Undecided, fake_losses, toy_dataset, train_epoch
@@ -192,3 +193,92 @@ def test_bounds_of_an_epoch_are_known_before_it() -> None:
     assert Pruner(Undecided(), 50).size_bounds(0) == (12, 50)
     with pytest.raises(ConfigError, match="epoch must be a whole number"):
         Pruner(OrderDP(0.4), 50).size_bounds(-1)
+
+
+# -- what is left of an epoch is less than a step takes ----------------------------------------------------------
+
+
+def dropping(pruner: Pruner, dataset: Any) -> DataLoader[Any]:
+    """A loader that leaves out the rest of an epoch, of which the pruner knows nothing."""
+    return DataLoader(Indexed(dataset), sampler=pruner.sampler, batch_size=16, drop_last=True)
+
+
+@pytest.mark.parametrize("steps", [3, 6, 7, 9])
+def test_a_loader_that_drops_the_rest_by_itself_goes_on_with_the_next_epoch(steps: int) -> None:
+    """60 of 100 samples in batches of 16: three a epoch, and 12 samples left over."""
+    dataset = toy_dataset(100)
+
+    def run(pruner: Pruner, stop: int | None = None) -> list[tuple[int, list[int]]]:
+        visited: list[tuple[int, list[int]]] = []
+        for epoch in range(pruner.epoch, 5):
+            for index, _ in dropping(pruner, dataset):
+                pruner.update(index, fake_losses(index, epoch))
+                visited.append((epoch, index.tolist()))
+                if len(visited) == stop:
+                    return visited
+        return visited
+
+    straight = run(Pruner(OrderDP(0.4), dataset, seed=3))
+    first, second = Pruner(OrderDP(0.4), dataset, seed=3), Pruner(OrderDP(0.4), dataset, seed=3)
+    before = run(first, steps)
+    second.load_state_dict(first.state_dict())
+    assert before + run(second) == straight
+
+
+def trained_epochs(pruner: Pruner, batch_size: int, stop: int | None = None) -> list[int]:
+    """In which epochs steps were made by a loop that counts them."""
+    seen: list[int] = []
+    for _ in range(pruner.epoch, EPOCHS):
+        for batch in pruner.batch_sampler(batch_size, drop_last=True):
+            seen.append(pruner.epoch)
+            pruner.update(batch, fake_losses(torch.tensor(batch)))
+            if len(seen) == stop:
+                return seen
+    return seen
+
+
+def test_more_processes_for_whom_too_little_is_left_train_no_epoch_too_many() -> None:
+    """Two ranks have trained on 16 of 20 samples, and three take six in a step."""
+
+    def begin(rank: MemoryRank) -> dict[str, Any]:
+        pruner = Pruner(OrderDP(0.4), 33, process_group=rank, epochs=EPOCHS)
+        trained_epochs(pruner, 2, stop=4)
+        pruner.sync()
+        return pruner.state_dict()
+
+    state = all_fine(in_threads(2, begin))[0]
+
+    def go_on(rank: MemoryRank) -> tuple[list[int], int]:
+        pruner = Pruner(OrderDP(0.4), 33, process_group=rank, epochs=EPOCHS)
+        pruner.load_state_dict(state)
+        return sorted(set(trained_epochs(pruner, 2))), pruner.epoch
+
+    assert all_fine(in_threads(3, go_on)) == [(list(range(1, EPOCHS)), EPOCHS)] * 3
+
+
+@pytest.mark.parametrize(("before", "after"), [(4, 8), (8, 4), (4, 4), (4, 7)])
+def test_batches_of_another_size_train_no_epoch_too_many(before: int, after: int) -> None:
+    first, second = Pruner(OrderDP(0.4), 30, epochs=EPOCHS), Pruner(OrderDP(0.4), 30, epochs=EPOCHS)
+    trained_epochs(first, before, stop=12 // before)
+    second.load_state_dict(first.state_dict())
+    left = 18 - (12 // before) * before
+    expected = range(0 if left >= after else 1, EPOCHS)
+    assert sorted(set(trained_epochs(second, after))) == list(expected)
+    assert second.epoch == EPOCHS
+
+
+def test_ranks_whose_workers_fetch_ahead_may_leave_an_epoch_early() -> None:
+    """Half of the losses came back, and the loaders were asked for more than there is: nobody deals them out again."""
+    dataset = toy_dataset(200)
+
+    def work(rank: MemoryRank) -> int:
+        pruner = Pruner(OrderDP(0.4), dataset, process_group=rank)
+        batches = pruner.loader(dataset, batch_size=6, num_workers=1, prefetch_factor=8).batch_sampler
+        assert batches is not None
+        for _ in range(2):
+            fetched = list(batches)  # as the workers do
+            for batch in fetched[:5]:
+                pruner.update(batch, fake_losses(torch.tensor(batch)))
+        return pruner.epoch
+
+    assert all_fine(in_threads(2, work)) == [1, 1]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orderdp import Column
-from orderdp.errors import ConfigError, IndexRangeError, StateError
+from orderdp import Column, OrderDP, Pruner
+from orderdp.errors import ConfigError, IndexRangeError, NonFiniteLossWarning, StateError
 from orderdp.scores import ScoreTable
 
 
@@ -55,12 +57,11 @@ def reference_write(scores: list[float], seen: list[bool], index: list[int], los
     """What a write does, sample by sample: the obviously right version."""
     scores = list(scores)
     finite = [float(np.float32(x)) for x in losses if np.isfinite(x)]
-    mean = np.float32(sum(finite) / len(finite)) if finite else np.float32(0.0)
     for i, loss in zip(index, losses, strict=True):
         if np.isfinite(loss):
             scores[i] = float(np.float32(loss))
-        elif not seen[i]:
-            scores[i] = float(mean)
+        elif not seen[i] and finite:
+            scores[i] = float(np.float32(sum(finite) / len(finite)))
     return scores
 
 
@@ -78,8 +79,9 @@ def test_both_ways_of_writing_do_what_the_slow_version_does(data: st.DataObject,
         index = data.draw(st.lists(st.integers(0, n - 1), unique=True, min_size=1))
         losses = [data.draw(loss_values) for _ in index]
         scores = reference_write(scores, seen, index, losses)
-        for i in index:
-            seen[i] = True
+        if np.isfinite(losses).any():
+            for i in index:
+                seen[i] = True
         bad += sum(not np.isfinite(x) for x in losses)
         for table in (fast, careful):
             table.write(torch.tensor(index), torch.tensor(losses, dtype=dtype), epoch=epoch)
@@ -113,10 +115,28 @@ def test_counts_are_settled_before_anybody_reads_them() -> None:
     assert table["seen"][5] == 8
 
 
-def test_a_batch_of_nothing_but_nan_leaves_no_sample_unseen() -> None:
-    table = ScoreTable(2)
-    write(table, [0, 1], [float("nan")] * 2)
-    assert table["score"].tolist() == [0.0, 0.0]
+def test_of_a_batch_of_nothing_but_nan_nothing_is_known() -> None:
+    table = ScoreTable(3)
+    write(table, [2], [5.0])
+    write(table, [0, 1, 2], [float("nan")] * 3)
+    assert table["score"].tolist() == [float("inf"), float("inf"), 5.0]
+    write(table, [0, 1], [float("nan"), 3.0])
+    assert table["score"].tolist() == [3.0, 3.0, 5.0]
+
+
+@pytest.mark.parametrize("reduced", [False, True])
+def test_the_samples_of_a_batch_of_nan_are_not_left_out_for_ever(reduced: bool) -> None:
+    pruner = Pruner(OrderDP(0.4), 1000)
+    unlucky: list[int] = []
+    for epoch in range(10):
+        for batch in pruner.batch_sampler(100):
+            losses = torch.rand(len(batch)) + 0.5
+            if epoch == 0 and not unlucky:
+                unlucky, losses = batch, torch.full((100,), torch.nan)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", NonFiniteLossWarning)
+                pruner.update(batch, losses.mean() if reduced else losses, reduced=reduced)
+    assert pruner.usage[unlucky].float().mean() > 3
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
@@ -226,3 +246,8 @@ def test_its_state_is_a_copy_and_checked_on_the_way_back() -> None:
     state["columns"]["score"][0] = float("nan")
     with pytest.raises(StateError, match="NaN"):
         table.load_state_dict(state)
+
+
+def test_a_column_starts_with_a_number() -> None:
+    with pytest.raises(ConfigError, match=r"initial value of column 'mean' must be a number, got NaN"):
+        Column("mean", initial=float("nan"))

@@ -320,3 +320,25 @@ def test_ranks_that_loaded_different_checkpoints_are_told_so() -> None:
     for error in in_threads(2, work, kind=FullRank):
         assert isinstance(error, GroupError)
         assert "were different checkpoints loaded?" in str(error)
+
+
+def test_more_ranks_than_samples_are_left_begin_the_next_epoch() -> None:
+    """A rank that would be dealt nothing has nothing to fill up with."""
+
+    def begin(rank: MemoryRank) -> Any:
+        pruner = Pruner(OrderDP(0.4), 23, process_group=rank, pad=True, table="sharded")
+        for step, batch in enumerate(pruner.batch_sampler(2)):
+            pruner.update(batch, torch.rand(len(batch)))
+            if step == 2:
+                break
+        return pruner.state_dict()
+
+    parts = run(2, begin)
+
+    def go_on(rank: MemoryRank) -> Any:
+        pruner = Pruner(OrderDP(0.4), 23, process_group=rank, pad=True, table="sharded")
+        pruner.load_state_dict(parts)
+        epoch, batches = pruner.epoch, list(pruner.batch_sampler(2))
+        return epoch, [len(batch) for batch in batches]
+
+    assert run(5, go_on) == [(1, [2, 1])] * 5

@@ -21,6 +21,8 @@ class Clock:
         epoch: The epoch that is open, or the next one where none is.
         trained: Samples of it whose losses have come back; the position from which it is served.
         end: The position at which it ends; None while nobody goes through it.
+        cut: How it is cut into batches: samples a batch, and whether a smaller last one is left out; None if unknown.
+        step: The most samples whose losses came back at once.
         kept_before: Samples trained on in earlier epochs.
         moved: Whether losses have come back since it was opened or loaded.
         idle_passes: How often it was handed out to its end since then; twice as much where that is certain.
@@ -29,6 +31,8 @@ class Clock:
     epoch: int = 0
     trained: int = 0
     end: int | None = None
+    cut: tuple[int, bool] | None = None
+    step: int = 0
     kept_before: int = 0
     moved: bool = False
     idle_passes: int = 0
@@ -43,9 +47,15 @@ class Clock:
         """Samples trained on so far."""
         return self.kept_before + self.trained
 
+    @property
+    def is_remainder(self) -> bool:
+        """Whether less is left of a begun epoch than a step takes, for somebody who may leave it out."""
+        return self.cut is None and self.end is not None and self.trained > 0 and self.end - self.trained < self.step
+
     def tick(self, samples: int) -> bool:
         """Counts samples whose losses have come back; says whether that ends the epoch."""
         self.moved = True
+        self.step = max(self.step, samples)
         self.trained += samples
         return self.end is not None and self.trained >= self.end
 
@@ -63,10 +73,12 @@ class Clock:
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Clock:
         """A clock as it was, with nothing trained since."""
-        end = state["end"]
+        end, cut = state["end"], state.get("cut")
         return cls(
             epoch=int(state["epoch"]),
             trained=int(state["trained"]),
             end=None if end is None else int(end),
+            cut=None if cut is None else (int(cut[0]), bool(cut[1])),
+            step=int(state.get("step", 0)),
             kept_before=int(state["kept_before"]),
         )

@@ -87,8 +87,11 @@ class Feedback:
         dense = self._selector.weights
         if dense is not None:
             if dense.device != losses.device:
-                dense = self._selector.weights = dense.to(losses.device, non_blocking=True)
-            weights = dense.index_select(0, index.to(losses.device, non_blocking=True)).to(losses.dtype)
+                dense = self._selector.weights = dense.to(losses.device, non_blocking=not losses.is_cpu)
+            self._table.check_range(index)
+            # One that came on a device is only counted where it points at no sample, so it may not fail here.
+            rows = index.to(losses.device, non_blocking=not losses.is_cpu).clamp(0, len(dense) - 1)
+            weights = dense.index_select(0, rows).to(losses.dtype)
             losses = losses * (weights if losses.ndim else weights.mean())
         return losses.mean() if losses.numel() else losses.sum()  # the mean of nothing would be NaN
 

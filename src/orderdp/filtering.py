@@ -39,6 +39,11 @@ class FilteredSampler(Sampler[Any]):
 
     def __init__(self, timeline: Timeline, inner: Iterable[Any], repack: bool = False) -> None:
         _refuse_sharded(inner)
+        if isinstance(inner, Iterator):
+            raise ConfigError(
+                f"filter needs a sampler that can be gone through in every epoch, a {type(inner).__name__} can be gone "
+                "through once. Pass a sampler, a batch sampler or a list."
+            )
         if timeline.stepwise:
             raise ConfigError(
                 'every="batch" takes its batches from its own candidates and cannot keep the order of another '
@@ -73,7 +78,7 @@ class FilteredSampler(Sampler[Any]):
         Known before an epoch starts where the inner sampler visits every sample once. That is taken to be so
         where it is as long as the data set and does not draw with replacement.
         """
-        if self._batched and not self._repack_to:
+        if not self._repack_to and (self._batched or self._timeline.is_in_batches(self)):
             raise TypeError(
                 "how many filtered batches there are is not known before they are made, because empty ones are "
                 "left out. Use pruner.filter(batch_sampler, repack=True)."
@@ -107,6 +112,11 @@ class FilteredSampler(Sampler[Any]):
         if cuts is not None:
             ends = np.concatenate(([0], np.cumsum(kept)))[cuts]
             cuts = None if self._repack_to else np.unique(ends[ends > 0])
+        if not kept.any():
+            raise ConfigError(
+                f"the sampler gave {len(order)} indices, and none of them is among the {int(selected.sum())} samples "
+                "that were selected. Pass a sampler over the whole data set."
+            )
         return FixedEpoch(order[kept], cuts, self.arrangement)
 
     def end(self, epoch: Epoch, start: int) -> int:
@@ -117,8 +127,12 @@ class FilteredSampler(Sampler[Any]):
                 "processes. Use pruner.filter(batch_sampler, repack=True), or Pruner(..., shard=False) where a "
                 "framework deals out the batches."
             )
-        drop_last = self.drop_last and self._repack_to is not None
-        return self._timeline.team.end_of(epoch, start, self._repack_to or 1, drop_last)
+        return self._timeline.team.end_of(epoch, start, *(self.cut or (1, False)))
+
+    @property
+    def cut(self) -> tuple[int, bool] | None:
+        """Known where it makes the batches."""
+        return (self._repack_to, self.drop_last) if self._repack_to else None
 
 
 def _read(sampler: Iterable[Any], n: int) -> tuple[np.ndarray, np.ndarray | None]:

@@ -91,7 +91,7 @@ def pool_sizes(
     if exploration is not None:
         return round(exploration * n), q
     if exploitation is not None:
-        return round(q / exploitation), q
+        return min(n, round(q / exploitation)), q
     return max(round(keep**POOL_EXPONENT * n), q), q
 
 

@@ -83,6 +83,10 @@ class Column:
     dtype: str = "float32"
     merge: Literal["last", "sum"] = "last"
 
+    def __post_init__(self) -> None:
+        if self.initial != self.initial:
+            raise ConfigError(f"the initial value of column {self.name!r} must be a number, got NaN. Use inf or -1.")
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Context:

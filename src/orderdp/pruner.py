@@ -92,6 +92,7 @@ class Pruner(Readings):
         remembered: ScoreTable
         timeline: Timeline
         self.table = checked_name(table, ("replicated", "sharded"), "table")
+        checked_name(sharding, ("exact", "stratified"), "sharding")
         if self.table == "sharded":
             from orderdp.sharded.assembly import assembled
 

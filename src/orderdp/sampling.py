@@ -43,6 +43,11 @@ class View(Protocol):
         """Equal for views that go through an epoch in the same order."""
         ...
 
+    @property
+    def cut(self) -> tuple[int, bool] | None:
+        """Samples a batch, and whether a smaller last one is left out; None where somebody else makes the batches."""
+        ...
+
     def check(self) -> None:
         """Raises where this view cannot be gone through."""
         ...
@@ -88,9 +93,9 @@ class _Cursor:
     def _stop_at_end(self) -> None:
         if self._position < self._end:
             return
-        self._timeline.ran_dry(self._epoch)
         self._refusals_left -= 1
         if self._refusals_left == 0:
+            self._timeline.ran_dry(self._epoch)
             self._timeline.handed_out(self._epoch, certainly=self._prefetched is not None)
         raise StopIteration
 
@@ -174,6 +179,7 @@ class PrunedSampler(Sampler[int]):
     """The current epoch's samples one by one, for a DataLoader that makes its own batches."""
 
     arrangement = "as drawn"
+    cut = None
 
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline
@@ -268,7 +274,12 @@ class PrunedBatchSampler(Sampler[list[int]]):
 
     def end(self, epoch: Epoch, start: int) -> int:
         """The end of the last batch."""
-        return self._timeline.team.end_of(epoch, start, self.batch_size, self.drop_last)
+        return self._timeline.team.end_of(epoch, start, *self.cut)
+
+    @property
+    def cut(self) -> tuple[int, bool]:
+        """As it was asked for."""
+        return self.batch_size, self.drop_last
 
 
 def check_length(dataset: Sized, n: int) -> None:

@@ -143,7 +143,8 @@ class ScoreTable:
         """Remembers what a batch said.
 
         A loss that is not finite leaves a seen sample alone and counts as the batch's finite mean for an unseen
-        one, so that it does not stay first for ever.
+        one, so that it does not stay first for ever. Where no loss of the batch is finite nothing is known, and unseen
+        samples stay unseen.
 
         Args:
             index: Which samples, int64.
@@ -156,7 +157,7 @@ class ScoreTable:
         """
         index = self._checked(index)
         if losses.dtype is not torch.float32 or losses.device != self.device:
-            losses = losses.to(device=self.device, dtype=torch.float32, non_blocking=True)
+            losses = losses.to(device=self.device, dtype=torch.float32, non_blocking=not self._on_host)
         if self._on_host and remember is None and math.isfinite((losses.sum() if mean is None else mean).item()):
             self._columns["score"].index_copy_(0, index, losses)
         else:
@@ -167,18 +168,24 @@ class ScoreTable:
             self.settle()
             self._stamp(index, epoch)
 
+    def check_range(self, index: torch.Tensor) -> None:
+        """Raises where an index on the host points at no sample; one on a device is not looked at."""
+        if not index.is_cpu:
+            return
+        try:
+            self._rows.index_select(0, index)  # looks at nothing but the range, and before any write
+        except (IndexError, RuntimeError):
+            wrong = index[(index < 0) | (index >= self.n)]
+            raise IndexRangeError(
+                f"indices must be in [0, {self.n}), the length of the data set; got {int(wrong[0])} "
+                f"({len(wrong)} of {len(index)} in this batch are outside). "
+                "Pass the index that came with the batch, unchanged."
+            ) from None
+
     def _checked(self, index: torch.Tensor) -> torch.Tensor:
         """The index on the table's device, with every entry pointing at some row."""
+        self.check_range(index)
         if index.is_cpu:
-            try:
-                self._rows.index_select(0, index)  # looks at nothing but the range, and before any write
-            except (IndexError, RuntimeError):
-                wrong = index[(index < 0) | (index >= self.n)]
-                raise IndexRangeError(
-                    f"indices must be in [0, {self.n}), the length of the data set; got {int(wrong[0])} "
-                    f"({len(wrong)} of {len(index)} in this batch are outside). "
-                    "Pass the index that came with the batch, unchanged."
-                ) from None
             return index if self._on_host else index.to(self.device, non_blocking=True)
         index = index.to(self.device)
         outside = (index < 0) | (index >= self.n)
@@ -197,14 +204,15 @@ class ScoreTable:
         self._strays[0] += (~finite).sum()
         mean = torch.where(finite, losses, 0.0).sum() / finite.sum().clamp(min=1)
         usable = torch.where(finite, losses, mean)
-        written = finite | torch.isinf(rows["score"])
+        written = finite | (torch.isinf(rows["score"]) & finite.any())
         here = {name: self._here(value) for name, value in extra.items()}
         new = {"score": usable, **({} if remember is None else remember(rows, usable, **here))}
         for name, values in new.items():
             self._merge(name, index, values, written)
 
     def _here(self, value: Any) -> Any:
-        return value.to(self.device, non_blocking=True) if isinstance(value, torch.Tensor) else value
+        # Not to the host: a copy that nobody waits for may be read before it is there.
+        return value.to(self.device, non_blocking=not self._on_host) if isinstance(value, torch.Tensor) else value
 
     def _merge(self, name: str, index: torch.Tensor, values: torch.Tensor, written: torch.Tensor) -> None:
         column = self.column(name)
@@ -242,7 +250,8 @@ class ScoreTable:
         for name, values in columns.items():
             column = self.column(name)
             new = torch.from_numpy(values).to(self.device)
-            if not column.is_floating_point() and len(values) and int(values.max()) > torch.iinfo(column.dtype).max:
+            counts = not column.is_floating_point() and column.dtype is not torch.bool
+            if counts and len(values) and int(values.max()) > torch.iinfo(column.dtype).max:
                 column = self._columns[name] = column.to(torch.int32)
             column.index_copy_(0, where, new.to(column.dtype))
 

@@ -111,7 +111,7 @@ class Timeline:
             self._open_together(view, meeting)
         assert self._epoch is not None
         self._share, start = self.team.share(), self._start
-        self.clock.end = view.end(self._epoch, start)
+        self.clock.end, self.clock.cut = view.end(self._epoch, start), view.cut
         self._world = 1 if meeting is None or meeting.exchange is None else meeting.exchange.world
         self.team.tally.opened(self.clock.trained)
         return Serving(self._epoch, self.clock.epoch, start, self.clock.end, self._share)
@@ -120,13 +120,14 @@ class Timeline:
     def epoch(self) -> int:
         """The epoch that whoever starts now goes through.
 
-        Right after a checkpoint was loaded, less may be left of the open one than there are processes: then it is the
-        next, and a loop over the epochs that are left must know.
+        Right after a checkpoint was loaded, less may be left of the open one than there are processes, or than they
+        take in a step: then it is the next, and a loop over the epochs that are left must know.
         """
-        share = self.team.share() if self._epoch is not None and self.clock.trained and not self.clock.moved else None
-        if share is None or self._epoch is None or self._rewound:
+        if self._epoch is None or not self.clock.trained or self.clock.moved or self._rewound:
             return self.clock.epoch
-        return self.clock.epoch + (share.size(len(self._epoch) - self.clock.trained) == 0)
+        batch_size, drop_last = self.clock.cut or (1, False)
+        end = self.team.end_of(self._epoch, self.clock.trained, batch_size, drop_last)
+        return self.clock.epoch + self._ends_at(end)
 
     @property
     def _start(self) -> int:
@@ -154,7 +155,15 @@ class Timeline:
 
     def _nothing_left(self, epoch: Epoch, view: View) -> bool:
         # Of a resumed epoch there may be less left than there are processes, or than makes a batch.
-        return 0 < self.clock.trained >= view.end(epoch, self._start)
+        if not self.clock.trained or not self._ends_at(view.end(epoch, self._start)):
+            return False
+        # Where batches were of another size before, a loop that counts by `epoch` still counts this one: it is then
+        # served once, with nothing in it.
+        return self._rewound or self.epoch > self.clock.epoch or self.clock.idle_passes > 0
+
+    def _ends_at(self, end: int) -> bool:
+        """Whether somebody for whom the open epoch has this end gets nothing more of it."""
+        return self.clock.trained >= end
 
     def _arrange(self, view: View) -> None:
         if self._epoch is None or self._epoch.arrangement not in (None, view.arrangement):
@@ -186,11 +195,15 @@ class Timeline:
         # All processes are at the same step, so each knows how far they are together.
         if self.clock.tick(samples * self._world):
             self._next_epoch()
+            if self.team.exchange() is None:  # processes complain together, when the next epoch begins
+                self.complaints.hear()
 
     def _is_over(self) -> bool:
         if self.clock.moved:
             return True
         if self.clock.idle_passes and not getattr(self._policy, "needs_feedback", True):
+            return True
+        if self.clock.idle_passes and self.clock.is_remainder:
             return True
         if self.clock.idle_passes >= 2:
             self.complaints.say_idle()
@@ -223,7 +236,7 @@ class Timeline:
         assert self._epoch is not None
         if isinstance(self._epoch, StepwiseEpoch):
             self._epoch.freeze(meeting.agreed_scores())
-        if self.team.sharded and view.end(self._epoch, self._start) <= self._start:
+        if self.team.sharded and view.end(self._epoch, self._start) <= self._start == 0:
             raise ConfigError(
                 f"an epoch of {len(self._epoch)} samples is too small to give every process a batch. Prune less, use "
                 "fewer processes or smaller batches, set drop_last=False, or fill up with Pruner(..., pad=True)."
@@ -305,6 +318,10 @@ class Timeline:
                 "begins. Ask for the length after iter(loader)."
             )
         return len(self.preview())
+
+    def is_in_batches(self, view: View) -> bool:
+        """Whether the current epoch, as `view` goes through it, was cut into batches by somebody else."""
+        return self.arranged_size(view) is not None and getattr(self._epoch, "cuts", None) is not None
 
     def arranged_size(self, view: View) -> int | None:
         """Samples in the current epoch as `view` goes through it; None where it has not begun to."""

@@ -63,7 +63,7 @@ class ShardTable(ScoreTable):
 
     def _checked(self, index: torch.Tensor) -> torch.Tensor:
         """The rows of these samples; on the CPU an error, and on a device the last row, for those without."""
-        index = index.to(self.device, non_blocking=True)
+        index = index.to(self.device, non_blocking=not self._on_host)
         rows = index - self.first
         elsewhere = (rows < 0) | (rows >= self.size)
         if self._on_host and not elsewhere.any():

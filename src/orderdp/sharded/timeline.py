@@ -66,6 +66,11 @@ class ShardTimeline(Timeline):
             )
         super().rewind()
 
+    def _ends_at(self, end: int) -> bool:
+        # A rank that is dealt nothing of what is left has nothing to fill up with either.
+        too_few = self._undealt is not None and self._undealt.left < self._part.shard.world
+        return too_few or super()._ends_at(end)
+
     def _next_epoch(self) -> None:
         self._undealt = None
         super()._next_epoch()
