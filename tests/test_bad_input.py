@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import pickle
 import warnings
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -396,3 +398,18 @@ def test_errors_survive_a_process_boundary() -> None:
     error = errors.UnknownSizeError("between 3 and 5", 3, 5)
     copied = pickle.loads(pickle.dumps(error))
     assert (str(copied), copied.lower, copied.upper) == ("between 3 and 5", 3, 5)
+
+
+@pytest.mark.parametrize(
+    "more", [np.random.default_rng(0).random(3), np.float64(1.0), Pruner(OrderDP(0.4), 5)], ids=type
+)
+def test_what_could_not_be_loaded_is_not_saved(tmp_path: Path, more: Any) -> None:
+    path = tmp_path / "checkpoint.pt"
+    orderdp.save_checkpoint(path, {"note": "old"})
+    with pytest.raises(StateError, match=r"this one holds something of (numpy|orderdp)\S+ as well"):
+        orderdp.save_checkpoint(path, {"tensor": torch.rand(3), "more": [more]})
+    assert orderdp.load_checkpoint(path) == {"note": "old"}
+    assert list(tmp_path.iterdir()) == [path]
+    torch.save({"more": more}, path)
+    with pytest.raises(StateError, match=r"no checkpoint that can be read \(something of"):
+        orderdp.load_checkpoint(path)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -18,7 +20,7 @@ from orderdp.errors import ConfigError, StateError
 from orderdp.workbench.comparing import Place, compare_all, finished, remember_settings
 from orderdp.workbench.grid import Contender, grid, parse_contender
 from orderdp.workbench.locking import alone_in
-from orderdp.workbench.lossless import find_lossless
+from orderdp.workbench.lossless import find_lossless, possible_ratios
 from orderdp.workbench.progress import show_progress
 from orderdp.workbench.records import Run, read_run, read_runs
 from orderdp.workbench.running import Runner
@@ -54,6 +56,19 @@ def test_contenders_as_they_are_written() -> None:
         parse_contender("ucb:2")
     with pytest.raises(ConfigError, match="at least one policy and one seed"):
         grid(BASE, [], [0.3], [0])
+    with pytest.raises(ConfigError, match="'prune_ratio' is the ratio of 'orderdp' and comes from --prune-ratio"):
+        parse_contender("orderdp:prune_ratio=0.9")
+    with pytest.raises(ConfigError, match="'fraction' is the ratio of 'kakurenbo'"):
+        parse_contender("kakurenbo:fraction=0.3")
+    with pytest.raises(ConfigError, match="'full' is all data and takes no parameters, got foo"):
+        parse_contender("full:foo=1")
+
+
+def test_a_contender_with_both_dials_has_its_own_ratio_and_is_run_once() -> None:
+    dials = Contender("orderdp", {"exploration": 0.5, "exploitation": 0.6})
+    assert [run.prune_ratio for run in grid(BASE, [dials], [0.3, 0.5], [0], controls=False)] == [None]
+    one = Contender("orderdp", {"exploration": 0.9})
+    assert [run.prune_ratio for run in grid(BASE, [one], [0.3, 0.5], [0], controls=False)] == [0.3, 0.5]
 
 
 # -- running it -----------------------------------------------------------------------------------------------------
@@ -163,6 +178,8 @@ def test_two_processes_do_not_train_the_same_run(tmp_path: Path) -> None:
 
 def test_settings_may_not_change_under_a_comparison(tmp_path: Path) -> None:
     remember_settings(BASE, tmp_path)
+    (tmp_path / "runs" / "one").mkdir(parents=True)
+    (tmp_path / "runs" / "one" / "records.jsonl").touch()
     remember_settings(BASE, tmp_path)
     with pytest.raises(ConfigError, match=r"holds runs with other settings: lr: was 0\.1, is 0\.5"):
         remember_settings(Settings.from_dict({**BASE.as_dict(), "lr": 0.5}), tmp_path)
@@ -185,6 +202,19 @@ def test_bisection_finds_the_largest_ratio_without_measurable_loss(limit: float)
     assert len(probes) <= 5
     with pytest.raises(ConfigError, match="at least two seeds"):
         list(find_lossless(BASE, Contender("orderdp", {}), [0], train))
+
+
+def test_only_ratios_that_can_be_made_are_searched() -> None:
+    contender = Contender("orderdp", {"exploration": 0.9})
+    assert possible_ratios(BASE, contender, resolution=0.05)[0] == 0.1
+    probes = list(find_lossless(BASE, contender, [0, 1, 2], lambda runs: [_made_up(run, 0.12) for run in runs]))
+    assert [probe.prune_ratio for probe in probes if probe.lossless] == [0.1]
+    for wrong in (Contender("infobatch-quantile", {}), Contender("orderdp", {"exploration": 0.5, "exploitation": 0.6})):
+        with pytest.raises(ConfigError, match="decides by itself how much it leaves out"):
+            possible_ratios(BASE, wrong)
+    for resolution in (0.0, -0.1, 2.0, float("nan")):
+        with pytest.raises(ConfigError, match=r"resolution must be above 0 and at most 0\.9"):
+            possible_ratios(BASE, Contender("orderdp", {}), resolution=resolution)
 
 
 def _made_up(settings: Settings, limit: float) -> Run:
@@ -251,6 +281,33 @@ def test_a_config_file_and_a_preset_give_settings_and_the_command_line_goes_befo
     assert (run.config["epochs"], run.config["lr"], run.config["batch_size"]) == (1, 0.05, 128)
 
 
+def test_a_folder_in_which_nothing_was_trained_takes_other_settings(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["compare", "--data", "digits", "--epochs", "1", "--quiet", "--policies", "full", "--no-controls"]
+    remember_settings(Settings(model="mpl", epochs=1), tmp_path)
+    assert main([*arguments, "--model", "mlp", "--width", "4", "--seeds", "0", "--out", str(tmp_path)]) == 0
+    assert main([*arguments, "--model", "mlp", "--width", "8", "--seeds", "0", "--out", str(tmp_path)]) == 2
+    assert "width: was 4, is 8" in capsys.readouterr().err
+    (tmp_path / "settings.json").write_text("[1]")
+    assert main([*arguments, "--model", "mlp", "--width", "4", "--seeds", "0", "--out", str(tmp_path)]) == 2
+    assert "is damaged" in capsys.readouterr().err
+
+
+def test_a_file_may_say_what_train_trains_and_not_what_a_comparison_varies(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text('seed = 7\npolicy = "orderdp"\npolicy_parameters = { exploration = 0.9 }\nprune_ratio = 0.5\n')
+    assert main(["train", *SMALL, "--quiet", "--config", str(file), "--out", str(tmp_path / "one")]) == 0
+    assert main(["train", *SMALL, "--quiet", "--config", str(file), "--seed", "3", "--out", str(tmp_path / "two")]) == 0
+    runs = [*read_runs(tmp_path / "one"), *read_runs(tmp_path / "two")]
+    assert [run.config["seed"] for run in runs] == [7, 3]
+    assert {run.config["label"] for run in runs} == {"orderdp (exploration=0.9) 50%"}
+    assert main(["compare", *SMALL, "--config", str(file), "--out", str(tmp_path / "three")]) == 2
+    assert "says policy and policy_parameters and prune_ratio and seed" in capsys.readouterr().err
+
+
 def test_find_lossless_says_what_it_tried_and_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["compare", *SMALL, "--policies", "orderdp", "--find-lossless", "--resolution", "0.3", "--seeds", "0,1"]
     assert main([*options, "--quiet", "--out", str(tmp_path)]) == 0
@@ -275,6 +332,17 @@ def test_find_lossless_says_what_it_tried_and_found(tmp_path: Path, capsys: pyte
         (["compare", "--data", "digits", "--prune-ratios", "a"], "numbers separated by commas"),
         (["compare", "--data", "digits", "--jobs", "0"], "--jobs must be at least 1"),
         (["compare", "--data", "digits", "--find-lossless", "--seeds", "0"], "at least two seeds"),
+        (
+            ["compare", "--data", "digits", "--policies", "random", "--prune-ratios", "0.9999"],
+            "keeps 0 of 1347 samples",
+        ),
+        (["compare", "--data", "digits", "--policies", "el2n", "--prune-ratios", "0.9999"], "keeps 0 of 1347 samples"),
+        (["compare", "--data", "digits", "--policies", "el2n:epoch=20"], "Give --proxy-epochs 20."),
+        (["compare", "--data", "digits", "--policies", "own-scores"], "needs scores made elsewhere"),
+        (["compare", "--data", "digits", "--threads", "0"], "--threads must be at least 1"),
+        (["train", "--data", "digits", "--prune-ratio", "0.3", "--width", "-1"], "width must be a whole number"),
+        (["train", "--data", "digits", "--prune-ratio", "0.3", "--seed", str(2**70)], "below 2**64"),
+        (["train", "--data", "digits", "--prune-ratio", "0.3", "--nesterov", "--momentum", "0"], "which is 0"),
     ],
     ids=lambda value: " ".join(value[2:]) if isinstance(value, list) else "",
 )
@@ -383,6 +451,28 @@ def test_the_coreset_command_writes_indices_and_scores(tmp_path: Path, capsys: p
     assert main(["coreset", "--method", "k-center", *own]) == 0
     assert main(["coreset", "--list"]) == 0
     assert "facility-location" in capsys.readouterr().out
+
+
+def test_a_coreset_goes_to_a_new_folder_and_its_proxy_goes_when_nobody_keeps_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    out = tmp_path / "new" / "coreset.npz"
+    options = ["--data", "digits", "--model", "mlp", "--width", "4", "--proxy-epochs", "1", "--prune-ratio", "0.7"]
+    assert main(["coreset", "--method", "entropy", *options, "--out", str(out)]) == 0
+    assert out.exists()
+    gc.collect()
+    assert list((tmp_path / "temporary").iterdir()) == []
+
+
+def test_a_damaged_coreset_is_named(tmp_path: Path) -> None:
+    settings = Settings.from_dict({**BASE.as_dict(), "policy": "static-random", "prune_ratio": 0.5})
+    runner = Runner(tmp_path, device="cpu")
+    runner.folder(settings).mkdir(parents=True)
+    (runner.folder(settings) / "selection.npz").write_bytes(b"PK\x03\x04 and no more")
+    with pytest.raises(StateError, match=r"is damaged .* Remove it to choose again"):
+        runner.run(settings)
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from orderdp.report.run_charts import charts
 from orderdp.report.run_data import time_unit, usage_shares
 from orderdp.report.run_tables import headline
 from orderdp.report.series import series
+from orderdp.report.tables import show
 from orderdp.workbench.records import Run, RunLog
 from orderdp.workbench.statistics import compare
 from tests.runs import EPOCH, full, random, reduced, run, start, write
@@ -325,6 +326,24 @@ def test_without_full_data_or_methods_the_headline_says_what_is_missing() -> Non
         "Nothing can be said yet: there is no finished run of full data of the same seeds."
     ]
     assert "a method to set against full data" in headline(compare([full(90.0)]))[0]
+    unfinished = replace(run(90.0), summary=None)
+    assert "a method to set against full data" in headline(compare([full(90.0), unfinished]))[0]
+
+
+def test_a_task_of_ones_own_is_called_by_its_name(tmp_path: Path) -> None:
+    runs = [full(90.0, task="own.py:make"), run(91.0, task="own.py:make")]
+    text = markdown_report(write(tmp_path, runs))
+    assert "### own.py:make" in text
+    assert "digits" not in text
+
+
+def test_square_brackets_in_a_table_are_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
+    show("a [title]", ("[name]", "what"), [("pip install 'orderdp[demo]'", "[bold]as it is[/bold]")])
+    output = capsys.readouterr().out
+    assert "a [title]" in output
+    assert "[name]" in output
+    assert "orderdp[demo]" in output
+    assert "[bold]as it is[/bold]" in output
 
 
 def test_usage_shares_add_up_and_long_histograms_are_gathered() -> None:

@@ -245,3 +245,25 @@ def test_settings_with_the_same_label_are_told_apart() -> None:
     labels = [each.label for each in compare(runs)]
     assert len(set(labels)) == 2
     assert any("exploration=0.8" in label for label in labels)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"width": 256}, {"weight_decay": 0.0}, {"mixup": 0.8}, {"augment": False}, {"task": "own.py:make"}],
+    ids=str,
+)
+def test_runs_of_another_training_are_not_set_against_each_other(other: dict) -> None:
+    rows = compare([full(90.0), full(60.0, **other), run(89.0), run(61.0, **other)])
+    assert [each.repeated for each in rows] == [0] * 4
+    differences = [each.against_full.mean for each in rows if each.against_full is not None]
+    assert sorted(differences) == [-1.0, 1.0]
+
+
+def test_what_was_not_recorded_is_as_if_it_had_not_been_chosen() -> None:
+    rows = compare([full(90.0), run(89.0, mixup=0.0, average=False, weight_decay=5e-4)])
+    assert [each.against_full.mean for each in rows if each.against_full is not None] == [-1.0]
+
+
+def test_how_often_a_run_was_tested_does_not_tell_it_apart() -> None:
+    rows = compare([full(90.0, evaluate_every=5), run(89.0, evaluate_every=1)])
+    assert rows[1].against_full is not None

@@ -89,6 +89,10 @@ def test_suites_share_runs_in_a_folder() -> None:
     assert len(runs("table-dynamic") & runs("table-imagenet-ratios")) >= 4
 
 
+def test_a_seed_that_is_named_twice_is_one_seed() -> None:
+    assert {part.seeds for part in prepare(SUITES["table-imagenet"], "smoke", seeds=[3, 0, 3])} == {(3, 0)}
+
+
 def test_interrupted_after_some_runs_it_goes_on_with_the_rest(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -83,6 +83,19 @@ def test_the_exact_chain_and_its_mean_path_agree_where_both_can_be_had(monkeypat
         assert abs(exact.all_seen_epoch - path.all_seen_epoch) <= 1
 
 
+@pytest.mark.parametrize(("n", "s", "q"), [(400, 126, 4), (400, 166, 12), (300, 100, 40)])
+def test_where_few_are_kept_the_mean_path_comes_to_its_end_too(
+    n: int, s: int, q: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exact = coverage(n, s, q, 200)
+    monkeypatch.setattr(__import__("orderdp.theory.coverage", fromlist=["_EXACT_UP_TO"]), "_EXACT_UP_TO", 0)
+    path = coverage(n, s, q, 200)
+    assert np.abs(exact.share - path.share).max() < 5e-3
+    assert exact.all_seen_epoch is not None
+    assert path.all_seen_epoch is not None
+    assert abs(exact.all_seen_epoch - path.all_seen_epoch) <= 0.06 * exact.all_seen_epoch
+
+
 def test_the_epoch_by_which_all_are_seen_is_that_of_the_running_method() -> None:
     n, policy = 50, OrderDP(exploration=0.6, exploitation=0.5)
     epochs = coverage(n, *policy.sizes(n), 1, probability=0.9).all_seen_epoch

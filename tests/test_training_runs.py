@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,6 +17,8 @@ from orderdp.errors import ConfigError, StateError
 from orderdp.testing import global_generators_untouched
 from orderdp.workbench.data import load
 from orderdp.workbench.image_task import ImageTask
+from orderdp.workbench.interrupting import uninterrupted
+from orderdp.workbench.mixing import cutmix
 from orderdp.workbench.records import read_run
 from orderdp.workbench.settings import PRESETS, Settings, preset_values, read_config
 from orderdp.workbench.training import Training
@@ -110,6 +116,88 @@ def test_an_interruption_round_the_end_of_an_epoch_loses_neither_its_test_nor_it
     for field in ("epoch", "samples", "metric"):
         assert [epoch[field] for epoch in first] == [epoch[field] for epoch in second]
     assert [epoch["loss"] for epoch in first] == pytest.approx([epoch["loss"] for epoch in second])
+
+
+class Pressing(ImageTask):
+    """Somebody presses Ctrl-C while a batch is computed: once, or twice in a row."""
+
+    def __init__(self, settings: Settings, batch: int, times: int) -> None:
+        super().__init__(DATA, settings, CPU)
+        self.left, self.times = batch, times
+
+    def losses(self, model: torch.nn.Module, batch: Any) -> Any:
+        self.left -= 1
+        if self.left == 0:
+            for _ in range(self.times):
+                signal.raise_signal(signal.SIGINT)
+        return super().losses(model, batch)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("batch", [1, 15, 26])
+def test_ctrl_c_in_mid_step_does_not_leave_half_of_it(tmp_path: Path, batch: int, times: int, accumulate: int) -> None:
+    """A step that has begun is ended; with a second Ctrl-C it is not, and the run goes on from before it."""
+    settings = replace(BASE, accumulate=accumulate)
+    training(settings, tmp_path / "straight").run()
+    task = Pressing(settings, batch, times)
+    with pytest.raises(KeyboardInterrupt):
+        Training(settings, task, tmp_path / "cut", device=CPU, checkpoint_seconds=0.0).run()
+    summary = training(settings, tmp_path / "cut").run()
+    assert summary["samples"] == 3 * 808
+    assert same(weights(tmp_path / "cut"), weights(tmp_path / "straight"))
+    straight, cut = (read_run(tmp_path / name).epochs for name in ("straight", "cut"))
+    assert [(e["samples"], e["loss"], e["lr"]) for e in straight] == [(e["samples"], e["loss"], e["lr"]) for e in cut]
+
+
+def test_ctrl_c_waits_for_what_belongs_together_and_is_left_alone_elsewhere() -> None:
+    done = []
+    before = signal.getsignal(signal.SIGINT)
+
+    def press(times: int, then: str) -> None:
+        with uninterrupted():
+            for _ in range(times):
+                signal.raise_signal(signal.SIGINT)
+            done.append(then)
+
+    with pytest.raises(KeyboardInterrupt):
+        press(1, "whole")
+    assert done == ["whole"]
+    with pytest.raises(KeyboardInterrupt):
+        press(2, "never")
+    with pytest.raises(ValueError, match="other"), uninterrupted():
+        raise ValueError("other")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with uninterrupted():
+            signal.raise_signal(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    thread = threading.Thread(target=lambda: done.append(uninterrupted().__enter__()))
+    thread.start()
+    thread.join(30)
+    assert done == ["whole", None]
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_run_that_says_it_is_done_has_its_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = training(BASE, tmp_path, checkpoint_seconds=0.0)
+    monkeypatch.setattr(run._log, "summary", lambda *_, **__: (_ for _ in ()).throw(SystemExit))
+    with pytest.raises(SystemExit):
+        run.run()
+    assert (tmp_path / "model.pt").exists()
+    again = training(BASE, tmp_path)
+    assert again.run()["samples"] == 3 * 808
+
+
+def test_a_task_that_does_not_tell_what_a_policy_needs_is_told(tmp_path: Path) -> None:
+    class Silent(ImageTask):
+        def losses(self, model: torch.nn.Module, batch: Any) -> Any:
+            return super().losses(model, batch).losses
+
+    settings = replace(BASE, policy="kakurenbo")
+    with pytest.raises(ConfigError, match="needs to be told 'correct' of each sample, and the task does not"):
+        Training(settings, Silent(DATA, settings, CPU), tmp_path, device=CPU).run()
 
 
 def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:
@@ -228,6 +316,16 @@ def test_settings_out_of_a_file(tmp_path: Path) -> None:
 def test_settings_out_of_range(wrong: dict) -> None:
     with pytest.raises(ConfigError):
         replace(BASE, **wrong)
+
+
+@pytest.mark.parametrize(("ratio", "shown"), [(0.3, "30%"), (0.999, "99.9%"), (0.125, "12.5%"), (0.7, "70%")])
+def test_a_ratio_is_shown_as_it_is(ratio: float, shown: str) -> None:
+    assert replace(BASE, prune_ratio=ratio).label == f"orderdp {shown}"
+
+
+def test_cutmix_of_what_is_no_image_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"CutMix needs images, these samples have the shape \(5,\)"):
+        cutmix(torch.rand(3, 5), 1.0, np.random.default_rng(0))
 
 
 def test_every_preset_is_a_setting_and_different_settings_have_different_folders() -> None:

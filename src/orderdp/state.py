@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,7 +22,7 @@ def save_checkpoint(path: str | os.PathLike[str], state: Mapping[str, Any]) -> N
     """Writes tensors, numbers, strings and containers of them to `path`.
 
     The file is written under a temporary name and renamed, so `path` holds the old checkpoint or the new one and
-    never half of either.
+    never half of either. What `load_checkpoint` would refuse is refused here.
 
     Args:
         path: Where to. Its folder must exist.
@@ -29,6 +30,14 @@ def save_checkpoint(path: str | os.PathLike[str], state: Mapping[str, Any]) -> N
     """
     with flushed(Path(path)) as file:
         torch.save(dict(state), file)
+        file.flush()
+        try:
+            torch.load(file.name, map_location="cpu", weights_only=True, mmap=True)  # reads no tensor
+        except pickle.UnpicklingError as error:
+            raise StateError(
+                "a checkpoint must hold tensors, numbers, strings and containers of them, this one holds "
+                f"{_kind(error)} as well, and could not be loaded. Make tensors and plain values of it."
+            ) from None
 
 
 def load_checkpoint(path: str | os.PathLike[str], map_location: Any = "cpu", *, mmap: bool = False) -> dict[str, Any]:
@@ -44,11 +53,17 @@ def load_checkpoint(path: str | os.PathLike[str], map_location: Any = "cpu", *, 
     try:
         state = torch.load(path, map_location=map_location, weights_only=True, mmap=mmap)
     except (OSError, RuntimeError, EOFError, pickle.UnpicklingError, zipfile.BadZipFile, ValueError, KeyError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        reason = _kind(error) if isinstance(error, pickle.UnpicklingError) else str(error).strip().partition("\n")[0]
         raise StateError(
-            f"{os.fspath(path)!r} is no checkpoint that can be read ({reason}). It is damaged, was not written to "
-            "its end, or holds more than tensors and plain values. Use another one."
+            f"{os.fspath(path)!r} is no checkpoint that can be read ({reason or type(error).__name__}). It is "
+            "damaged, was not written to its end, or holds more than tensors and plain values. Use another one."
         ) from error
     if not isinstance(state, dict):
         raise StateError(f"{os.fspath(path)!r} must hold a dict, it holds {type(state).__name__}. Use another one.")
     return state
+
+
+def _kind(error: pickle.UnpicklingError) -> str:
+    """What it was that torch would not load; its own message is about options that nobody should take."""
+    found = re.search(r"GLOBAL (\S+)", str(error))
+    return f"something of {found[1]}" if found else str(error).strip().partition("\n")[0]

@@ -58,7 +58,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """What it does."""
-    from orderdp.workbench.comparing import remember_settings
+    from orderdp.workbench.comparing import check_runs, remember_settings
     from orderdp.workbench.further_tests import check_tests
     from orderdp.workbench.grid import grid, parse_contender, split_outside_brackets
     from orderdp.workbench.running import check
@@ -69,11 +69,12 @@ def run(options: argparse.Namespace) -> None:
     ratios = numbers(options.prune_ratios, float, "--prune-ratios")
     if options.jobs < 1:
         raise ConfigError(f"--jobs must be at least 1, got {options.jobs}.")
-    base = settings_of(options, policy="full", prune_ratio=None)
+    base = settings_of(options, varied=True, policy="full")
     runs = grid(base, contenders, ratios, seeds, controls=not options.no_controls)
     for settings in runs:
         check(settings)
     place, tests = place_of(options), further_tests(options)
+    check_runs(runs, place)
     check_tests(base, place, tests)
     remember_settings(base, options.out)
     try:
@@ -90,8 +91,10 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _search(base: Settings, contenders: list[Any], seeds: list[int], place: Place, options: argparse.Namespace) -> None:
-    from orderdp.workbench.lossless import find_lossless
+    from orderdp.workbench.lossless import find_lossless, possible_ratios
 
+    for contender in contenders:
+        possible_ratios(base, contender, resolution=options.resolution)  # before any is searched for
     for contender in contenders:
         best = None
         for probe in find_lossless(
@@ -106,7 +109,10 @@ def _search(base: Settings, contenders: list[Any], seeds: list[int], place: Plac
         if best is None:
             say(f"{contender.policy}: no ratio that was tried is without a loss, as far as these seeds can tell.")
         else:
-            say(f"{contender.policy}: {best.prune_ratio:.0%} is the largest ratio without one ({best.row.verdict}).")
+            say(
+                f"{contender.policy}: {100 * best.prune_ratio:g}% is the largest ratio without one "
+                f"({best.row.verdict})."
+            )
 
 
 def _report(options: argparse.Namespace) -> None:

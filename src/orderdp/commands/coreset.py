@@ -81,8 +81,6 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _proxy(options: argparse.Namespace) -> Proxy:
-    import tempfile
-
     from orderdp.workbench.running import Runner
     from orderdp.workbench.settings import Settings
     from orderdp.workbench.static import make_proxy
@@ -97,5 +95,4 @@ def _proxy(options: argparse.Namespace) -> Proxy:
         policy="full",
     )
     runner = Runner(Path(), data_dir=options.data_dir, device=options.device)
-    cache = options.cache or Path(tempfile.mkdtemp(prefix="orderdp-proxy-"))
-    return make_proxy(settings, runner.task(settings), cache, runner.device)
+    return make_proxy(settings, runner.task(settings), options.cache, runner.device)

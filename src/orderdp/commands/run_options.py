@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from orderdp.errors import ConfigError
+
 if TYPE_CHECKING:
     from orderdp.workbench.comparing import Place
     from orderdp.workbench.settings import Settings
@@ -85,13 +87,25 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--quiet", action="store_true", help="no progress")
 
 
-def settings_of(options: argparse.Namespace, **own: Any) -> Settings:
-    """The settings: those of the preset, then of the file, then of the command line."""
-    from orderdp.workbench.settings import Settings, preset_values, read_config
+def settings_of(options: argparse.Namespace, *, varied: bool = False, **own: Any) -> Settings:
+    """The settings: those of the preset, then of the file, then of the command line.
+
+    Args:
+        options: What was typed.
+        varied: Whether policies, ratios and seeds are varied by the command, so that a file must not say them.
+        **own: Further ones, before all others.
+    """
+    from orderdp.workbench.settings import VARIED, Settings, preset_values, read_config
 
     names = {"data", "model", "task", "optimiser", "schedule", "augment", *_NUMBERS, *_SWITCHES}
     given = {name: value for name, value in vars(options).items() if name in names}
     from_file = {} if options.config is None else read_config(options.config)
+    wrong = [name for name in VARIED if name in from_file] if varied else []
+    if wrong:
+        raise ConfigError(
+            f"{str(options.config)!r} says {' and '.join(wrong)}, which a comparison varies. Leave it out there, and "
+            "give --policies, --prune-ratios and --seeds."
+        )
     return Settings.from_dict({**preset_values(options.preset), **from_file, **given, **own})
 
 

@@ -34,9 +34,12 @@ name: NAME:key=value:key=value. `orderdp policies` shows which there are.
 
 def add(parser: argparse.ArgumentParser) -> None:
     """What it takes."""
-    parser.add_argument("--policy", default="orderdp", metavar="P", help="which samples (default: orderdp)")
-    parser.add_argument("--prune-ratio", type=float, metavar="R", help="share left out each epoch, in [0, 1)")
-    parser.add_argument("--seed", type=int, default=0, metavar="S", help="of everything random (default: 0)")
+    unset = argparse.SUPPRESS  # so that a file can say it
+    parser.add_argument("--policy", default=unset, metavar="P", help="which samples (default: orderdp)")
+    parser.add_argument(
+        "--prune-ratio", type=float, default=unset, metavar="R", help="share left out each epoch, in [0, 1)"
+    )
+    parser.add_argument("--seed", type=int, default=unset, metavar="S", help="of everything random (default: 0)")
     parser.add_argument("--resume", action="store_true", help="go on with the run in the folder")
     add_run_options(parser)
 
@@ -48,14 +51,11 @@ def run(options: argparse.Namespace) -> None:
     from orderdp.workbench.grid import parse_contender
     from orderdp.workbench.running import check
 
-    contender = parse_contender(options.policy)
-    settings = settings_of(
-        options,
-        policy=contender.policy,
-        policy_parameters=contender.parameters,
-        prune_ratio=options.prune_ratio,
-        seed=options.seed,
-    )
+    given = {name: getattr(options, name) for name in ("prune_ratio", "seed") if hasattr(options, name)}
+    if hasattr(options, "policy"):
+        contender = parse_contender(options.policy)
+        given |= {"policy": contender.policy, "policy_parameters": contender.parameters}
+    settings = settings_of(options, **given)
     check(settings)
     _check_folder(options, settings)
     place, tests = place_of(options), further_tests(options)

@@ -41,6 +41,7 @@ def coreset_command(
         raise ConfigError("give either a data set or --from-features FILE.")
     if Path(out).suffix != ".npz":
         raise ConfigError(f"--out must end in .npz, got {os.fspath(out)!r}.")
+    Path(out).parent.mkdir(parents=True, exist_ok=True)  # before anything is spent
     build(method, **parameters)  # a wrong name or parameter is told before a large file is read
     source = Arrays.load(from_features) if proxy is None and from_features is not None else proxy
     assert source is not None

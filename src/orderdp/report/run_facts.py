@@ -22,12 +22,17 @@ def tasks(rows: Sequence[Row]) -> list[list[Row]]:
 
 
 def task_name(rows: Sequence[Row], all_tasks: Sequence[Sequence[Row]]) -> str:
-    """Data and model, and whatever else tells the task from the others."""
+    """Data and model, or the task that brings both, and whatever else tells it from the others."""
     task = dict(rows[0].task)
     others = [dict(other[0].task) for other in all_tasks]
-    name = ", ".join(str(task[field]) for field in ("data", "model") if task.get(field) is not None)
-    special = [f"{field} {task[field]}" for field in task if any(other[field] != task[field] for other in others)]
-    return ", ".join([name or "runs", *[part for part in special if part.split()[0] not in ("data", "model")]])
+    named = ("data", "model") if task.get("task") is None else ("task",)
+    name = ", ".join(str(task[field]) for field in named if task.get(field) is not None)
+    special = [
+        f"{field} {task[field]}"
+        for field in task
+        if field not in ("data", "model", "task") and any(other[field] != task[field] for other in others)
+    ]
+    return ", ".join([name or "runs", *special])
 
 
 def is_further_test(rows: Sequence[Row]) -> bool:

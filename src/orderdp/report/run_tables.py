@@ -51,7 +51,8 @@ def headline(rows: Sequence[Row], *, times: bool = True) -> list[str]:
     methods = [row for row in rows if row.policy not in _CONTROLS] or [row for row in rows if row.policy != "full"]
     judged = [row for row in methods if row.against_full is not None]
     if not judged:
-        what = "a method to set against full data" if not methods else "full data of the same seeds"
+        waiting = not any(row.runs for row in methods)
+        what = "a method to set against full data" if waiting else "full data of the same seeds"
         return [f"Nothing can be said yet: there is no finished run of {what}."]
     best = max(judged, key=_merit)
     return [_main_sentence(best, times), *_control_sentences(best)]

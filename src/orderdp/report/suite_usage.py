@@ -52,5 +52,7 @@ def _shares(result: Result, longest: int, width: int) -> list[dict[str, Any]]:
         times = str(start) if width == 1 else f"{start} to {start + width - 1}"
         share = 100 * sum(counts[start : start + width]) / n
         points.append({"method": result.method.name, "edge": start - 0.5, "times": times, "share": share})
+    if not points:  # no run has come to its end
+        return []
     last = points[-1]
     return [*points, {**last, "edge": last["edge"] + width}]

@@ -31,16 +31,21 @@ def show(
         return
     from rich import box
     from rich.console import Console
+    from rich.markup import escape  # square brackets are what was written, and no markup
     from rich.table import Table
 
     table = Table(
-        title=title, title_justify="left", box=box.SIMPLE, show_header=any(header), padding=(0, 1 - numbers, 0, 1)
+        title=escape(title),
+        title_justify="left",
+        box=box.SIMPLE,
+        show_header=any(header),
+        padding=(0, 1 - numbers, 0, 1),
     )
     for place, name in enumerate(header):
         whole = names if place == 0 else numbers
-        table.add_column(name, overflow="fold", style="bold" if place == 0 else "", no_wrap=whole)
+        table.add_column(escape(name), overflow="fold", style="bold" if place == 0 else "", no_wrap=whole)
     for line in lines:
-        table.add_row(*line)
+        table.add_row(*map(escape, line))
     Console().print(table)
 
 

@@ -113,14 +113,23 @@ class _Mean:
         n, s, q, unseen = self.n, self.s, self.q, self.unseen
         if self.ranks == "uniform":
             return unseen * q / n
-        if self.ranks == "seen-first":
-            first, chances = hypergeometric(n, n - round(unseen), s)
-            return float(np.maximum(q - (first + np.arange(len(chances))), 0) @ chances)
         drawn = unseen * s / n
-        if drawn + 40 * math.sqrt(drawn + 1) < q:  # the limit q is out of reach
+        if self.ranks == "unseen-first" and drawn + 40 * math.sqrt(drawn + 1) < q:  # the limit q is out of reach
             return drawn
-        first, chances = hypergeometric(n, round(unseen), s)
-        return min(unseen, float(np.minimum(first + np.arange(len(chances)), q) @ chances))
+        # Between whole numbers in a straight line: the last sample is found, though less than half a one is expected.
+        whole = math.floor(unseen)
+        part = unseen - whole
+        gained = (1 - part) * self._gain_of(whole) + (part and part * self._gain_of(whole + 1))
+        return min(unseen, gained)
+
+    def _gain_of(self, unseen: int) -> float:
+        """How many of a whole number of unseen samples are kept, on average."""
+        n, s, q = self.n, self.s, self.q
+        if self.ranks == "seen-first":
+            first, chances = hypergeometric(n, n - unseen, s)
+            return float(np.maximum(q - (first + np.arange(len(chances))), 0) @ chances)
+        first, chances = hypergeometric(n, unseen, s)
+        return float(np.minimum(first + np.arange(len(chances)), q) @ chances)
 
 
 class _Exact:

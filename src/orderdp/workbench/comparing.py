@@ -6,21 +6,25 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from orderdp.errors import ConfigError, RecordError
+from orderdp.policies.kit import count_kept
+from orderdp.pruner import Pruner
 from orderdp.replacing import write_text
 from orderdp.workbench.records import Run, read_run
 from orderdp.workbench.running import Runner, make_folder
-from orderdp.workbench.settings import Settings
+from orderdp.workbench.settings import VARIED, Settings
+from orderdp.workbench.static import is_static
+from orderdp.workbench.training import policy_of
 
-__all__ = ["Place", "compare_all", "finished", "remember_settings"]
+__all__ = ["Place", "check_runs", "compare_all", "finished", "remember_settings"]
 
 _SETTINGS_FILE = "settings.json"
-_FREE = ("policy", "policy_parameters", "prune_ratio", "seed")  # what a grid varies
 
 
 class Place(NamedTuple):
@@ -38,6 +42,8 @@ class Place(NamedTuple):
     def runner(self) -> Runner:
         """Who runs them."""
         if self.threads is not None:
+            if self.threads < 1:
+                raise ConfigError(f"--threads must be at least 1, got {self.threads}.")
             import torch
 
             torch.set_num_threads(self.threads)
@@ -60,13 +66,13 @@ def remember_settings(base: Settings, out: Path) -> None:
     """
     make_folder(out)
     path = out / _SETTINGS_FILE
-    common = {name: value for name, value in base.as_dict().items() if name not in _FREE}
-    if path.exists():
+    common = {name: value for name, value in base.as_dict().items() if name not in VARIED}
+    if path.exists() and any(out.glob("runs/*/records.jsonl")):  # without a run there is nothing to differ from
         try:
-            before = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError:
+            before = dict(json.loads(path.read_text(encoding="utf-8")))
+        except (ValueError, TypeError):
             raise RecordError(f"{str(path)!r} is damaged. Remove it if the settings have not changed.") from None
-        free = {name: value for name, value in base.as_dict().items() if name in _FREE}
+        free = {name: value for name, value in base.as_dict().items() if name in VARIED}
         changed = base.differences({**before, **free})
         if changed:
             raise ConfigError(
@@ -75,6 +81,22 @@ def remember_settings(base: Settings, out: Path) -> None:
             )
         return
     write_text(path, json.dumps(common, indent=2) + "\n")
+
+
+def check_runs(runs: Sequence[Settings], place: Place) -> None:
+    """Raises what the data set has against one of the runs, before any of them is trained.
+
+    A task of the user's own is not made for that: who knows what it costs.
+    """
+    if runs[0].task is not None:
+        return
+    task = place.runner().task(runs[0])
+    labels = getattr(task, "labels", None)
+    for run in {replace(run, seed=0).run_id: run for run in runs}.values():
+        if is_static(run.policy):
+            count_kept(len(task.train_set), run.prune_ratio or 0.0)
+        else:
+            Pruner(policy_of(run), task.train_set, epochs=run.epochs_run, labels=labels)
 
 
 def finished(out: Path, settings: Settings) -> Run | None:

@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 
 from orderdp.errors import ConfigError
 from orderdp.naming import checked_name
+from orderdp.policies.ratios import ratio_name
 from orderdp.policies.registry import NAMES
 from orderdp.workbench.settings import CONTROLS, Settings
 
-__all__ = ["DEFAULT_POLICIES", "Contender", "grid", "parse_contender", "split_outside_brackets"]
+__all__ = ["DEFAULT_POLICIES", "Contender", "grid", "parse_contender", "split_outside_brackets", "takes_ratio"]
 
 DEFAULT_POLICIES = ("full", "reduced", "random", "infobatch", "orderdp")
 
@@ -47,7 +48,23 @@ def parse_contender(text: str, names: Collection[str] | None = None, what: str =
         if not equals:
             raise ConfigError(f"parameters of a policy are written name:key=value, got {part!r} in {text!r}.")
         parameters[key.strip().replace("-", "_")] = _value(value.strip())
+    _check_parameters(name, parameters)
     return Contender(name, parameters)
+
+
+def _check_parameters(name: str, parameters: dict[str, Any]) -> None:
+    if name in CONTROLS and parameters:
+        raise ConfigError(f"{name!r} is all data and takes no parameters, got {', '.join(parameters)}.")
+    ratio = {"prune_ratio", ratio_name(NAMES[name]) if name in NAMES else "prune_ratio"} & set(parameters)
+    if ratio:
+        raise ConfigError(
+            f"{ratio.pop()!r} is the ratio of {name!r} and comes from --prune-ratio, or --prune-ratios in a comparison."
+        )
+
+
+def takes_ratio(contender: Contender) -> bool:
+    """Whether a prune ratio changes what it does: not where it decides by itself, or both its dials are given."""
+    return contender.policy not in _WITHOUT_RATIO and not {"exploration", "exploitation"} <= set(contender.parameters)
 
 
 def grid(
@@ -74,9 +91,15 @@ def grid(
         wanted = [Contender(name, {}) for name in ("full", "reduced", "random") if name not in named] + wanted
     runs: dict[Settings | str, Settings] = {}
     for seed in seeds:
-        for policy, parameters in wanted:
-            for ratio in [None] if policy in _WITHOUT_RATIO else ratios:
-                run = replace(base, policy=policy, policy_parameters=parameters, prune_ratio=ratio, seed=seed)
+        for contender in wanted:
+            for ratio in ratios if takes_ratio(contender) else [None]:
+                run = replace(
+                    base,
+                    policy=contender.policy,
+                    policy_parameters=contender.parameters,
+                    prune_ratio=ratio,
+                    seed=seed,
+                )
                 runs[run.run_id] = run
     return list(runs.values())
 

@@ -7,13 +7,14 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from orderdp.errors import ConfigError
-from orderdp.workbench.grid import Contender
+from orderdp.workbench.grid import Contender, takes_ratio
 from orderdp.workbench.records import Run
+from orderdp.workbench.running import check
 from orderdp.workbench.settings import Settings
 from orderdp.workbench.statistics import Row, compare
 from orderdp.workbench.verdicts import shows_no_loss
 
-__all__ = ["Probe", "find_lossless"]
+__all__ = ["Probe", "find_lossless", "possible_ratios"]
 
 
 class Probe(NamedTuple):
@@ -56,15 +57,42 @@ def find_lossless(
     if len(set(seeds)) < 2:
         raise ConfigError(f"a loss can only be measured with at least two seeds, got {list(seeds)}.")
     full = [replace(base, policy="full", policy_parameters={}, prune_ratio=None, seed=seed) for seed in seeds]
-    good, bad = 0, round(high / resolution) + 1
+    own = replace(base, policy=contender.policy, policy_parameters=contender.parameters)
+    ratios = possible_ratios(base, contender, high=high, resolution=resolution)
+    good, bad = -1, len(ratios)
     while bad - good > 1:
-        step = (good + bad) // 2
-        ratio = round(step * resolution, 6)
-        runs = [
-            replace(base, policy=contender.policy, policy_parameters=contender.parameters, prune_ratio=ratio, seed=seed)
-            for seed in seeds
-        ]
+        place = (good + bad) // 2
+        runs = [replace(own, prune_ratio=ratios[place], seed=seed) for seed in seeds]
         row = next(row for row in compare(train(full + runs)) if row.policy == contender.policy)
         lossless = shows_no_loss(row.against_full)
-        yield Probe(ratio, lossless, row)
-        good, bad = (step, bad) if lossless else (good, step)
+        yield Probe(ratios[place], lossless, row)
+        good, bad = (place, bad) if lossless else (good, place)
+
+
+def possible_ratios(
+    base: Settings, contender: Contender, *, high: float = 0.9, resolution: float = 0.05
+) -> list[float]:
+    """The ratios that can be tried, in rising order: those that the contender can be made for.
+
+    Args:
+        base: What the runs have in common.
+        contender: The policy.
+        high: The largest ratio that is tried.
+        resolution: The ratios tried are multiples of this.
+    """
+    if not 0 < resolution <= high:
+        raise ConfigError(f"resolution must be above 0 and at most {high}, the largest ratio tried, got {resolution}.")
+    if not takes_ratio(contender):
+        raise ConfigError(f"{contender.policy!r} decides by itself how much it leaves out: there is no ratio to find.")
+    own = replace(base, policy=contender.policy, policy_parameters=contender.parameters)
+    found, reason = [], None
+    for step in range(1, round(high / resolution) + 1):
+        ratio = round(step * resolution, 6)
+        try:
+            check(replace(own, prune_ratio=ratio))
+            found.append(ratio)
+        except ConfigError as error:
+            reason = error
+    if reason is not None and not found:
+        raise reason
+    return found

@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
+from orderdp.errors import ConfigError
+
 __all__ = ["Mixture", "blend", "cutmix", "mixed_losses", "mixup"]
 
 
@@ -41,6 +43,8 @@ def mixup(images: torch.Tensor, alpha: float, rng: np.random.Generator) -> Mixtu
 
 def cutmix(images: torch.Tensor, alpha: float, rng: np.random.Generator) -> Mixture:
     """Pastes a rectangle of another image into each; the share is that of the area left."""
+    if images.ndim < 3:
+        raise ConfigError(f"CutMix needs images, these samples have the shape {tuple(images.shape[1:])}. Use MixUp.")
     height, width = images.shape[-2:]
     side = np.sqrt(1 - _share(alpha, rng))
     tall, wide = int(side * height), int(side * width)  # rounded down: the larger part stays the image's own

@@ -30,9 +30,23 @@ def check(settings: Settings) -> None:
     checked_name(settings.optimiser, OPTIMISERS, "optimiser")
     checked_name(settings.schedule, SCHEDULES, "learning-rate schedule")
     if is_static(settings.policy):
-        build(settings.policy, **settings.policy_parameters)
+        _check_static(settings)
     else:
         policy_of(settings)
+
+
+def _check_static(settings: Settings) -> None:
+    needs = build(settings.policy, **settings.policy_parameters).needs
+    if needs.scores:
+        raise ConfigError(
+            f"{settings.policy!r} needs scores made elsewhere, and a run has none. Choose with `orderdp coreset "
+            "--from-features FILE`, and train on what it writes."
+        )
+    if needs.epoch is not None and needs.epoch > settings.proxy_epochs:
+        raise ConfigError(
+            f"{settings.policy!r} needs the proxy after {needs.epoch} epochs, and it is trained for "
+            f"{settings.proxy_epochs}. Give --proxy-epochs {needs.epoch}."
+        )
 
 
 def choose_device(name: str) -> torch.device:

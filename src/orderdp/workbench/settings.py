@@ -15,10 +15,13 @@ from orderdp.errors import ConfigError
 from orderdp.naming import checked_name, suggestion
 from orderdp.planning import check_ratio, is_count
 
-__all__ = ["CONTROLS", "PRESETS", "Settings", "preset_values", "read_config"]
+__all__ = ["CONTROLS", "PRESETS", "VARIED", "Settings", "preset_values", "read_config"]
 
 #: Policies that the workbench makes out of the number of epochs: all data, and all data for less long.
 CONTROLS = ("full", "reduced")
+
+#: What a comparison varies from run to run.
+VARIED = ("policy", "policy_parameters", "prune_ratio", "seed")
 
 
 @dataclass(frozen=True)
@@ -89,12 +92,19 @@ class Settings:
         for name in ("epochs", "batch_size", "accumulate", "evaluate_every", "proxy_epochs", "proxy_inits"):
             if not is_count(getattr(self, name)):
                 raise ConfigError(f"{name} must be a whole number, at least 1, got {getattr(self, name)!r}.")
-        if not is_count(self.seed, least=0):
-            raise ConfigError(f"seed must be a whole number, at least 0, got {self.seed!r}.")
+        for name in ("data", "model", "policy", "optimiser", "schedule"):
+            if not isinstance(getattr(self, name), str):
+                raise ConfigError(f"{name} must be a name, got {getattr(self, name)!r}.")
+        if not is_count(self.seed, least=0) or self.seed >= 1 << 64:
+            raise ConfigError(f"seed must be a whole number, at least 0 and below 2**64, got {self.seed!r}.")
+        if self.width is not None and not is_count(self.width):
+            raise ConfigError(f"width must be a whole number, at least 1, got {self.width!r}.")
         for name in ("lr", "momentum", "weight_decay", "mixup", "cutmix"):
             value = getattr(self, name)
             if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < float("inf"):
                 raise ConfigError(f"{name} must be a number, at least 0, got {value!r}.")
+        if self.nesterov and self.momentum == 0:
+            raise ConfigError("nesterov looks ahead along the momentum, which is 0. Give a momentum, or leave it out.")
         check_ratio("label_smoothing", self.label_smoothing)
         if self.prune_ratio is not None:
             check_ratio("prune_ratio", self.prune_ratio)
@@ -118,7 +128,7 @@ class Settings:
             name = self.policy
         chosen = ", ".join(f"{key}={_short(value)}" for key, value in self.policy_parameters.items())
         name += f" ({chosen})" if chosen else ""
-        return name if self.prune_ratio is None or self.policy == "full" else f"{name} {self.prune_ratio:.0%}"
+        return name if self.prune_ratio is None or self.policy == "full" else f"{name} {100 * self.prune_ratio:g}%"
 
     @property
     def run_id(self) -> str:
@@ -234,6 +244,8 @@ def preset_values(name: str | None) -> dict[str, Any]:
     """The settings of a preset; none for None."""
     if name is None:
         return {}
+    if not isinstance(name, str):
+        raise ConfigError(f"preset must be a name, got {name!r}.")
     checked_name(name, PRESETS, "preset")
     return PRESETS[name]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import zipfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ from torch import nn
 
 from orderdp import Policy, Selection
 from orderdp.coresets import NAMES, Proxy, run
-from orderdp.errors import ConfigError
+from orderdp.errors import ConfigError, StateError
 from orderdp.policies import Fixed
 from orderdp.workbench.settings import Settings
 from orderdp.workbench.task import Task
@@ -54,14 +55,17 @@ def choose(settings: Settings, task: Task, folder: Path, proxies: Path, device: 
         proxy = make_proxy(settings, task, proxies, device)
         outcome = run(settings.policy, proxy, settings.prune_ratio, seed=settings.seed, **settings.policy_parameters)
         outcome.save(file)
-    with np.load(file, allow_pickle=False) as found:
-        weights = found["weights"] if "weights" in found.files else None
-        seconds = float(found["proxy_seconds"]) + float(found["selection_seconds"])
-        return StaticChoice(Fixed(Selection(found["indices"], weights)), seconds)
+    try:
+        with open(file, "rb") as opened, np.load(opened, allow_pickle=False) as found:
+            weights = found["weights"] if "weights" in found.files else None
+            seconds = float(found["proxy_seconds"]) + float(found["selection_seconds"])
+            return StaticChoice(Fixed(Selection(found["indices"], weights)), seconds)
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise StateError(f"the coreset in {str(file)!r} is damaged ({error}). Remove it to choose again.") from error
 
 
-def make_proxy(settings: Settings, task: Task, proxies: Path, device: torch.device) -> Proxy:
-    """The proxy of these settings; what is trained and recorded stays in a folder of its own."""
+def make_proxy(settings: Settings, task: Task, proxies: Path | None, device: torch.device) -> Proxy:
+    """The proxy of these settings; what is trained and recorded stays in a folder of its own, or goes with it."""
     own = {name: value for name, value in settings.as_dict().items() if name in _PROXY_FIELDS}
     digest = hashlib.blake2b(json.dumps(own, sort_keys=True).encode(), digest_size=4).hexdigest()
     plain = getattr(task, "plain_training_data", None)
@@ -71,7 +75,7 @@ def make_proxy(settings: Settings, task: Task, proxies: Path, device: torch.devi
         labels=getattr(task, "labels", None),
         epochs=settings.proxy_epochs,
         inits=settings.proxy_inits,
-        cache=proxies / digest,
+        cache=None if proxies is None else proxies / digest,
         device=device,
         seed=settings.seed,
     )

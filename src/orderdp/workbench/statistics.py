@@ -6,16 +6,22 @@ import json
 import math
 import statistics
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from orderdp.workbench.intervals import Difference, paired_difference
 from orderdp.workbench.reading import Run
+from orderdp.workbench.settings import Settings
 from orderdp.workbench.verdicts import verdict
 
 __all__ = ["TASK_FIELDS", "Row", "compare"]
 
-TASK_FIELDS = ("data", "model", "preset", "batch_size", "optimiser", "lr", "schedule")
+_NAMED = ("data", "task", "model", "preset", "batch_size", "optimiser", "lr", "schedule")
+_REGULARISED = ("weight_decay", "label_smoothing", "mixup", "cutmix", "augment")
+_DETAILS = ("width", "momentum", "nesterov", "accumulate", "average", "amp", *_REGULARISED)
+_DEFAULTS = {entry.name: entry.default for entry in fields(Settings) if entry.name in _DETAILS}
+
+TASK_FIELDS = (*_NAMED, *_DETAILS)
 """Runs are set against each other only where they agree in these parts of their configuration."""
 
 _SAME_COST = 0.05 + 1e-9  # a whole number of epochs cannot meet every ratio
@@ -83,8 +89,15 @@ def compare(runs: Iterable[Run]) -> list[Row]:
 
 
 def _setting(run: Run) -> str:
-    names = (*TASK_FIELDS, "policy", "policy_parameters", "prune_ratio", "epochs", "label")
-    return json.dumps([run.config.get(name) for name in names] if run.config else run.id, sort_keys=True)
+    names = ("policy", "policy_parameters", "prune_ratio", "epochs", "label", "proxy_epochs", "proxy_inits")
+    own = [run.config.get(name) for name in names]
+    return json.dumps([_task(run.config), own] if run.config else run.id, sort_keys=True)
+
+
+def _task(config: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
+    """What was trained; a detail that was not recorded is as if it had not been chosen."""
+    known = {**_DEFAULTS, **config} if config else {}
+    return tuple((name, _hashable(known.get(name))) for name in TASK_FIELDS)
 
 
 def _measured(runs: list[Run]) -> Row:
@@ -94,7 +107,7 @@ def _measured(runs: list[Run]) -> Row:
     done = tuple(sorted(counted.values(), key=lambda run: str(run.seed).zfill(20)))
     row = Row(
         label=runs[0].label,
-        task=tuple((name, _hashable(config.get(name))) for name in TASK_FIELDS),
+        task=_task(config),
         policy=str(config.get("policy", "")),
         parameters=dict(config.get("policy_parameters") or {}),
         prune_ratio=config.get("prune_ratio"),

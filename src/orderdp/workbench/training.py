@@ -13,13 +13,14 @@ import torch
 from torch import nn
 
 from orderdp import Policy, Pruner, load_checkpoint, save_checkpoint
-from orderdp.errors import NonFiniteLossError, OrderDPWarning, StateError, UnknownSizeError
+from orderdp.errors import ConfigError, NonFiniteLossError, OrderDPWarning, StateError, UnknownSizeError
 from orderdp.policies import FullData, build_at
 from orderdp.workbench.averaging import IterateAverage
 from orderdp.workbench.board import Board
 from orderdp.workbench.diagnosing import Diagnosis
 from orderdp.workbench.evaluating import evaluate, precision
 from orderdp.workbench.host import describe_host, versions
+from orderdp.workbench.interrupting import uninterrupted
 from orderdp.workbench.learning_rates import SCHEDULES
 from orderdp.workbench.optimisers import build_optimiser
 from orderdp.workbench.records import RunLog, read_run
@@ -114,6 +115,7 @@ class Training:
         self._samples = 0
         self._loss_sum = torch.zeros((), device=device)
         self._loss_count = 0
+        self._in_step = False
         self._metric: float | None = None
         self._epoch_start = (0, dict(self._watch_time.seconds))
         self._saved_at = time.monotonic()
@@ -145,7 +147,8 @@ class Training:
             except (DivergedError, NonFiniteLossError) as error:
                 return self._finish("failed", str(error))
             except KeyboardInterrupt:
-                self._save()
+                if not self._in_step:  # else what is there does not fit together, and the last checkpoint does
+                    self._save()
                 raise
         return self._finish("done", None)
 
@@ -167,13 +170,21 @@ class Training:
                 batches_left = len(self._pruner.batch_sampler(self.settings.batch_size))
                 scale = self._pruner.lr_scale
             batches = task_batches(self._task, self._pruner, self.settings.batch_size, self.settings.seed)
-            while self._one_step(batches, batches_left, scale):
+            while self._whole_step(batches, batches_left, scale):
                 self._watch(self._pruner.progress * self.settings.epochs_run, self.settings.epochs_run, self._metric)
                 if time.monotonic() - self._saved_at > self._checkpoint_seconds:
                     self._save()
             if self._pruner.epoch == number:
                 raise StateError(f"epoch {number + 1} came to its end without progress: its data set is empty.")
             self._end_epoch(number + 1)
+
+    def _whole_step(self, batches: Any, batches_in_epoch: int, scale: float) -> bool:
+        """One step that is made whole, whenever somebody interrupts; False at the end of the epoch."""
+        with uninterrupted():
+            self._in_step = True
+            went_on = self._one_step(batches, batches_in_epoch, scale)
+            self._in_step = False
+        return went_on
 
     def _one_step(self, batches: Any, batches_in_epoch: int, scale: float) -> bool:
         """Up to `accumulate` batches and one step of the optimiser; False at the end of the epoch."""
@@ -189,8 +200,7 @@ class Training:
                 found = self._task.losses(self._model, batch)
             found = found if isinstance(found, Losses) else Losses(found)
             forward = time.perf_counter() - begun - (getattr(self._task, "index_seconds", 0.0) - waited)
-            told: dict[str, Any] = {name: found.told[name] for name in self._pruner.update_arguments}
-            loss = self._pruner.update(index, found.losses.float(), found.scores, **told)
+            loss = self._pruner.update(index, found.losses.float(), found.scores, **self._told(found))
             begun = time.perf_counter()
             self._scaler.scale(loss / parts if parts > 1 else loss).backward()  # type: ignore[no-untyped-call]
             if part == parts - 1:
@@ -204,6 +214,17 @@ class Training:
             self._samples += len(index)
             self._batch += 1
         return True
+
+    def _told(self, found: Losses) -> dict[str, Any]:
+        """What the policy wants to know besides losses."""
+        try:
+            return {name: found.told[name] for name in self._pruner.update_arguments}
+        except KeyError as error:
+            raise ConfigError(
+                f"policy {self.settings.policy!r} needs to be told {error.args[0]!r} of each sample, and the task does "
+                "not tell it. Return Losses(losses, told=predictions(logits, targets)), with predictions of "
+                "orderdp.losses."
+            ) from None
 
     def _optimiser_step(self, scale: float) -> None:
         lr = self.settings.lr * SCHEDULES[self.settings.schedule](self._share_done()) * scale
@@ -230,11 +251,12 @@ class Training:
         if last or number % self.settings.evaluate_every == 0:
             with self._watch_time.part("evaluation"):
                 metric = self._metric = self._evaluate(last)
-        self._record_epoch(number, loss, metric)
-        self._diagnosis.advance()
-        self._recorded, self._batch, self._loss_count = number, 0, 0
-        self._loss_sum.zero_()
-        self._epoch_start = (self._samples, dict(self._watch_time.seconds))
+        with uninterrupted():
+            self._record_epoch(number, loss, metric)
+            self._diagnosis.advance()
+            self._recorded, self._batch, self._loss_count = number, 0, 0
+            self._loss_sum.zero_()
+            self._epoch_start = (self._samples, dict(self._watch_time.seconds))
 
     def _evaluate(self, last: bool) -> float:
         model = self._average.model if last and self._average is not None else self._model
@@ -266,6 +288,9 @@ class Training:
         proxy_seconds = None if self._static is None else self._static.seconds
         cost = sum(seconds[part] for part in PARTS if part not in NOT_COUNTED) + (proxy_seconds or 0.0)
         parts: dict[str, Any] = {f"{part}_seconds": seconds[part] for part in PARTS}
+        if status == "done":  # first: a run that says it is done has its weights
+            model = self._plain_model if self._average is None else self._average.model.module
+            save_checkpoint(self.folder / MODEL_FILE, {"model": model.state_dict()})
         self._log.summary(
             status,
             reason=reason,
@@ -280,9 +305,6 @@ class Training:
             **parts,
         )
         (self.folder / _CHECKPOINT).unlink(missing_ok=True)  # a finished run needs none, and a grid of them much room
-        if status == "done":
-            model = self._plain_model if self._average is None else self._average.model.module
-            save_checkpoint(self.folder / MODEL_FILE, {"model": model.state_dict()})
         summary = read_run(self.folder).summary
         assert summary is not None
         return summary

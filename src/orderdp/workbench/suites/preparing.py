@@ -40,7 +40,7 @@ def prepare(
     ready: dict[tuple[str, ...], Part] = {}
     for part in parts:
         base = {**part.base, "data": chosen[str(part.base["data"])]}
-        fitted = replace(part, base=base, seeds=part.seeds if seeds is None else tuple(seeds))
+        fitted = replace(part, base=base, seeds=part.seeds if seeds is None else tuple(dict.fromkeys(seeds)))
         # With one data set in place of several, parts may become the same.
         ready.setdefault(_identity(fitted), fitted)
     return tuple(ready.values())
