@@ -125,8 +125,10 @@ class Timeline:
         """
         if self._epoch is None or not self.clock.trained or self.clock.moved or self._rewound:
             return self.clock.epoch
-        batch_size, drop_last = self.clock.cut or (1, False)
-        end = self.team.end_of(self._epoch, self.clock.trained, batch_size, drop_last)
+        if isinstance(self._epoch, StepwiseEpoch):  # goes on in the steps it was begun with, or not at all
+            left = len(self._epoch) - self.clock.trained
+            return self.clock.epoch + (self.team.share_of(left) == 0)
+        end = self.team.end_of(self._epoch, self.clock.trained, *(self.clock.cut or (1, False)))
         return self.clock.epoch + self._ends_at(end)
 
     @property
