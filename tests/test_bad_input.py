@@ -180,14 +180,15 @@ def test_losses_that_are_not_finite_raise_where_that_was_asked_for() -> None:
     assert pruner.epoch == 1
 
 
-def test_losses_of_an_epoch_that_was_left_early_are_spoken_of_when_the_next_begins() -> None:
+@pytest.mark.parametrize("says_so", [False, True])
+def test_losses_of_an_epoch_that_was_left_early_are_spoken_of_when_that_is_known(says_so: bool) -> None:
     dataset = toy_dataset(20)
     pruner = Pruner(OrderDP(0.5), dataset, on_nan="raise")
     loader = pruner.loader(dataset, batch_size=5)
     index, _ = next(iter(loader))
     pruner.update(index, torch.full((5,), float("nan")))
     with pytest.raises(NonFiniteLossError, match="5 losses"):
-        iter(loader)
+        pruner.end_epoch() if says_so else iter(loader)
 
 
 def test_an_impossible_index_is_named_by_policies_with_weights_too() -> None:

@@ -98,7 +98,7 @@ class Context:
         seed: The pruner's seed.
         epochs: How many epochs are planned, or None where nobody said.
         labels: One class for each sample, or None.
-        earlier: How many samples an earlier epoch kept, for those that ask; None where all keep the same number.
+        earlier: Under a schedule, how many samples an earlier epoch kept, for policies with exact sizes; None without.
     """
 
     n: int

@@ -148,7 +148,13 @@ class Timeline:
     def end_epoch(self) -> None:
         """The open epoch is over, though not all of it has been trained on. One that has not begun stays."""
         if self._epoch is not None and self.clock.trained:
-            self._next_epoch()
+            self._over()
+
+    def _over(self) -> None:
+        """Nothing more of the open epoch is trained on."""
+        self._next_epoch()
+        if self.team.exchange() is None:  # processes complain together, when the next epoch begins
+            self.complaints.hear()
 
     def _wanted(self, view: View) -> int:
         """The number of the epoch that is to be served: the open one, or the next."""
@@ -196,9 +202,7 @@ class Timeline:
         self.team.tally.came_back(samples)
         # All processes are at the same step, so each knows how far they are together.
         if self.clock.tick(samples * self._world):
-            self._next_epoch()
-            if self.team.exchange() is None:  # processes complain together, when the next epoch begins
-                self.complaints.hear()
+            self._over()
 
     def _is_over(self) -> bool:
         if self.clock.moved:

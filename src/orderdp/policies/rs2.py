@@ -22,7 +22,7 @@ class RS2:
 
     So every sample is shown once before any is shown twice. A chunk that is short at the end of a pass is completed
     from the next one, skipping what it has already; what was skipped stays in the next pass. Schedules change the size
-    of the chunks and nothing else. Where the data set itself changes, the passes start anew.
+    of the chunks and nothing else. Where the data set itself changes, that holds between changes only.
 
     Args:
         prune_ratio: Share left out each epoch, in [0, 1).

@@ -171,11 +171,13 @@ class Scheduled(Wrapping):
 
     def select(self, table: Table, context: Context) -> Selection:
         """As the epoch's policy does, which is told how much its predecessors kept."""
-        return self.at(context).select(table, replace(context, earlier=partial(self._kept, context)))
+        policy = self.at(context)
+        earlier = None if policy.size(context.n, context) is None else partial(self._kept, context)
+        return policy.select(table, replace(context, earlier=earlier))
 
     def _kept(self, context: Context, epoch: int) -> int:
         size = self.size(context.n, replace(context, epoch=epoch))
-        assert size is not None  # who asks has a size in every epoch
+        assert size is not None  # a policy has one in every epoch, or in none
         return size
 
 
