@@ -18,7 +18,7 @@ from orderdp.columns import SCORE, SEEN, USAGE, allocated, by_name, check_column
 from orderdp.errors import ConfigError, IndexRangeError, StateError
 from orderdp.policy import Column
 
-__all__ = ["SCORE", "SEEN", "USAGE", "BatchRows", "Remember", "ScoreTable"]
+__all__ = ["SCORE", "SEEN", "USAGE", "BatchRows", "Remember", "ScoreTable", "mean_age"]
 
 # Counts start in two bytes and move to four long before they could overflow.
 _WIDEN_AT = 1 << 14
@@ -259,12 +259,7 @@ class ScoreTable:
 
     def summary(self, epoch: int) -> dict[str, float]:
         """The share of samples trained on at least once, and the mean age of the seen ones' scores, in epochs."""
-        seen = self["seen"]
-        seen = seen[seen >= 0]
-        return {
-            "coverage": float((self["usage"] > 0).mean()),
-            "staleness": float(epoch - seen.mean()) if len(seen) else 0.0,
-        }
+        return {"coverage": float((self["usage"] > 0).mean()), "staleness": mean_age(self["seen"], epoch)}
 
     def strays(self) -> tuple[int, int]:
         """How many losses were not finite and how many indices impossible. Waits for the device."""
@@ -318,3 +313,9 @@ class ScoreTable:
             self._columns[name] = column.to(device)
         self._strays = state["strays"].to(device, copy=True)
         self._writes = int(state["writes"])
+
+
+def mean_age(seen: np.ndarray, epoch: int) -> float:
+    """Mean age of the scores of those that were seen, in epochs, by when that was; 0 where none was."""
+    seen = seen[seen >= 0]
+    return float(epoch - seen.mean()) if len(seen) else 0.0

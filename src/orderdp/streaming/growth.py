@@ -14,6 +14,7 @@ from orderdp.errors import ConfigError, DatasetError, StateError
 from orderdp.loading import length_of
 from orderdp.policy import Context, Policy, Selection, Table, describe, nominal_ratio, size_bounds
 from orderdp.pruner import Pruner
+from orderdp.scores import mean_age
 from orderdp.streaming.roster import LiveTable, Roster
 
 __all__ = ["GrowingPruner"]
@@ -122,8 +123,7 @@ class GrowingPruner(Pruner):
         """As that of `Pruner`; samples, coverage and staleness are those of the samples that are there."""
         numbers = super().report()
         there = ~self._roster.removed
-        seen = self._table["seen"][there & (self._table["seen"] >= 0)]
-        numbers["staleness"] = float(self.epoch - seen.mean()) if len(seen) else 0.0
+        numbers["staleness"] = mean_age(self._table["seen"][there], self.epoch)
         full = self._roster.offered(self._timeline.clock.epochs_done)
         numbers["samples"] = self._roster.live
         numbers["coverage"] = float((self._table["usage"][there] > 0).mean())

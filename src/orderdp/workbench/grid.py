@@ -55,7 +55,7 @@ def parse_contender(text: str, names: Collection[str] | None = None, what: str =
 def _check_parameters(name: str, parameters: dict[str, Any]) -> None:
     if name in CONTROLS and parameters:
         raise ConfigError(f"{name!r} is all data and takes no parameters, got {', '.join(parameters)}.")
-    ratio = {"prune_ratio", ratio_name(NAMES[name]) if name in NAMES else "prune_ratio"} & set(parameters)
+    ratio = {"prune_ratio", ratio_name(NAMES.get(name))} & set(parameters)
     if ratio:
         raise ConfigError(
             f"{ratio.pop()!r} is the ratio of {name!r} and comes from --prune-ratio, or --prune-ratios in a comparison."
