@@ -10,19 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from orderdp import Policy, Pruner, load_checkpoint, save_checkpoint
 from orderdp.errors import ConfigError, NonFiniteLossError, OrderDPWarning, StateError, UnknownSizeError
 from orderdp.policies import FullData, build_at
-from orderdp.workbench.averaging import IterateAverage
 from orderdp.workbench.board import Board
 from orderdp.workbench.diagnosing import Diagnosis
-from orderdp.workbench.evaluating import evaluate, precision
 from orderdp.workbench.host import describe_host, versions
 from orderdp.workbench.interrupting import uninterrupted
-from orderdp.workbench.learning_rates import SCHEDULES
-from orderdp.workbench.optimisers import build_optimiser
+from orderdp.workbench.learner import Learner
 from orderdp.workbench.records import RunLog, read_run
 from orderdp.workbench.settings import CONTROLS, Settings
 from orderdp.workbench.static import StaticChoice
@@ -35,6 +31,7 @@ MODEL_FILE = "model.pt"
 """The trained weights, in the folder of a run that is done."""
 
 _CHECKPOINT = "checkpoint.pt"
+_COUNTS = ("batch", "recorded", "samples", "loss_count", "metric")
 
 
 class DivergedError(Exception):
@@ -93,23 +90,10 @@ class Training:
         self._pruner = Pruner(
             self._policy, task.train_set, seed=settings.seed, epochs=settings.epochs_run, labels=labels, on_nan="raise"
         )
-        model = task.build_model(settings.seed).to(device)
-        self._plain_model = model
-        self._model: nn.Module = torch.compile(model) if settings.compile else model  # type: ignore[assignment]
-        self._optimiser = build_optimiser(
-            settings.optimiser,
-            model,
-            lr=settings.lr,
-            momentum=settings.momentum,
-            nesterov=settings.nesterov,
-            weight_decay=settings.weight_decay,
-        )
-        self._scaler = torch.amp.GradScaler(device.type, enabled=settings.amp and device.type == "cuda")
-        self._average = IterateAverage(model) if settings.average else None
-        self._diagnosis = Diagnosis(self._pruner, model, task, settings, folder, on=diagnose)
+        self._learner = Learner(settings, task, device)
+        self._diagnosis = Diagnosis(self._pruner, self._learner.model, task, settings, folder, on=diagnose)
         self._total_steps = self._steps_known()
         self._watch_time = Stopwatch()
-        self._step = 0
         self._batch = 0  # of the current epoch
         self._recorded = 0  # epochs that are tested and in the records
         self._samples = 0
@@ -164,7 +148,7 @@ class Training:
     def _train_epoch(self) -> None:
         with self._watch_time.running():
             number = self._pruner.epoch
-            self._model.train()
+            self._learner.train()
             with self._watch_time.part("selection"):
                 next(iter(self._pruner.batch_sampler(self.settings.batch_size)), None)
                 batches_left = len(self._pruner.batch_sampler(self.settings.batch_size))
@@ -196,18 +180,16 @@ class Training:
             index, batch = next(batches, (None, None))
             if index is None:
                 return False
-            with precision(self.settings, self._device):
-                found = self._task.losses(self._model, batch)
-            found = found if isinstance(found, Losses) else Losses(found)
+            found = self._learner.losses(batch)
             forward = time.perf_counter() - begun - (getattr(self._task, "index_seconds", 0.0) - waited)
             loss = self._pruner.update(index, found.losses.float(), found.scores, **self._told(found))
             begun = time.perf_counter()
-            self._scaler.scale(loss / parts if parts > 1 else loss).backward()  # type: ignore[no-untyped-call]
+            self._learner.backward(loss / parts if parts > 1 else loss)
             if part == parts - 1:
-                diagnosis = self._diagnosis.step(self._scaler, self._device)
+                diagnosis = self._diagnosis.step(self._learner.scaler, self._device)
                 self._watch_time.seconds["diagnosis"] += diagnosis
                 begun += diagnosis
-                self._optimiser_step(scale)
+                self._learner.step(self._share_done(), scale)
             self._watch_time.seconds["training"] += forward + time.perf_counter() - begun
             self._loss_sum += found.losses.detach().float().sum()
             self._loss_count += len(index)
@@ -226,21 +208,10 @@ class Training:
                 "orderdp.losses."
             ) from None
 
-    def _optimiser_step(self, scale: float) -> None:
-        lr = self.settings.lr * SCHEDULES[self.settings.schedule](self._share_done()) * scale
-        for parameters in self._optimiser.param_groups:
-            parameters["lr"] = lr
-        self._scaler.step(self._optimiser)
-        self._scaler.update()
-        self._optimiser.zero_grad(set_to_none=True)
-        self._step += 1
-        if self._average is not None:
-            self._average.add(self._plain_model, lr)
-
     def _share_done(self) -> float:
         if self._total_steps is None:
             return self._pruner.progress
-        return self._step / max(1, self._total_steps - 1)
+        return self._learner.steps / max(1, self._total_steps - 1)
 
     def _end_epoch(self, number: int) -> None:
         loss = (self._loss_sum / max(1, self._loss_count)).item()
@@ -250,17 +221,13 @@ class Training:
         metric = None
         if last or number % self.settings.evaluate_every == 0:
             with self._watch_time.part("evaluation"):
-                metric = self._metric = self._evaluate(last)
+                metric = self._metric = self._learner.judge(last)
         with uninterrupted():
             self._record_epoch(number, loss, metric)
             self._diagnosis.advance()
             self._recorded, self._batch, self._loss_count = number, 0, 0
             self._loss_sum.zero_()
             self._epoch_start = (self._samples, dict(self._watch_time.seconds))
-
-    def _evaluate(self, last: bool) -> float:
-        model = self._average.model if last and self._average is not None else self._model
-        return evaluate(model, self._task, self.settings, self._device).metric
 
     def _steps_known(self) -> int | None:
         settings = self.settings
@@ -278,7 +245,7 @@ class Training:
         told: dict[str, Any] = {name: report[name] for name in ("saved", "nominal_saved", "coverage", "staleness")}
         told.update(self._watch_time.since(seconds))
         told.update(epoch=number, samples=self._samples - samples, loss=loss, metric=metric, **diagnosis)
-        self._log.epoch(**told, lr=self._optimiser.param_groups[0]["lr"])
+        self._log.epoch(**told, lr=self._learner.lr)
         if self._board is not None:
             self._board.epoch(told)
 
@@ -289,8 +256,7 @@ class Training:
         cost = sum(seconds[part] for part in PARTS if part not in NOT_COUNTED) + (proxy_seconds or 0.0)
         parts: dict[str, Any] = {f"{part}_seconds": seconds[part] for part in PARTS}
         if status == "done":  # first: a run that says it is done has its weights
-            model = self._plain_model if self._average is None else self._average.model.module
-            save_checkpoint(self.folder / MODEL_FILE, {"model": model.state_dict()})
+            save_checkpoint(self.folder / MODEL_FILE, {"model": self._learner.result.state_dict()})
         self._log.summary(
             status,
             reason=reason,
@@ -314,17 +280,11 @@ class Training:
     def _save(self) -> None:
         state = {
             "settings": self.settings.as_dict(),
-            "model": self._plain_model.state_dict(),
-            "optimiser": self._optimiser.state_dict(),
-            "scaler": self._scaler.state_dict(),
+            **self._learner.state_dict(),
             "pruner": self._pruner.state_dict(),
-            "average": None if self._average is None else self._average.state_dict(),
             "diagnosis": self._diagnosis.state_dict(),
             "rng": torch.get_rng_state(),
-            "counts": {
-                name: getattr(self, f"_{name}")
-                for name in ("step", "batch", "recorded", "samples", "loss_count", "metric")
-            },
+            "counts": {"step": self._learner.steps, **{name: getattr(self, f"_{name}") for name in _COUNTS}},
             "loss_sum": self._loss_sum.cpu(),
             "seconds": dict(self._watch_time.seconds),
             "epoch_start": {"samples": self._epoch_start[0], "seconds": self._epoch_start[1]},
@@ -351,16 +311,13 @@ class Training:
                 f"the checkpoint in {self.folder} is of a run with other settings: {'; '.join(changed)}. "
                 "Resume with the settings it had, or use another folder."
             )
-        self._plain_model.load_state_dict(state["model"])
-        self._optimiser.load_state_dict(state["optimiser"])
-        self._scaler.load_state_dict(state["scaler"])
+        self._learner.load_state_dict(state)
         self._pruner.load_state_dict(state["pruner"])
-        if self._average is not None:
-            self._average.load_state_dict(state["average"])
         self._diagnosis.load_state_dict(state.get("diagnosis"))
         self._restored_rng = state["rng"]
-        for name, value in state["counts"].items():
-            setattr(self, f"_{name}", value)
+        self._learner.steps = state["counts"]["step"]
+        for name in _COUNTS:
+            setattr(self, f"_{name}", state["counts"][name])
         self._loss_sum = state["loss_sum"].to(self._device)
         nothing = dict.fromkeys(PARTS, 0.0)  # of parts that the checkpoint's version did not know
         self._watch_time.seconds = {**nothing, **state["seconds"]}
