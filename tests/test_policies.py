@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import Counter
 from dataclasses import dataclass
@@ -384,6 +385,16 @@ def test_a_fixed_selection_is_served_every_epoch_in_another_order() -> None:
     for s in selections:
         assert dict(zip(s.indices.tolist(), s.weights.tolist(), strict=True)) == {5: 1.0, 2: 2.0, 9: 3.0}
     assert repr(Fixed([1, 2])) != repr(Fixed([1, 3]))
+
+
+def test_fixed_selections_that_differ_are_told_apart_by_a_checkpoint() -> None:
+    pairs = [repr(Fixed(pair)) for pair in itertools.combinations(range(120), 2)]
+    assert len(set(pairs)) == len(pairs)
+    ones, others = np.ones(2, dtype=np.float32), np.array([0.5, 1.5], dtype=np.float32)
+    kept = np.array([4, 1])
+    kinds = {repr(Fixed(Selection(kept, weights))) for weights in (None, ones, others, others[::-1].copy())}
+    assert len(kinds) == 4
+    assert repr(Fixed(Selection(kept, others))) == repr(Fixed(Selection(kept[::-1].copy(), others[::-1].copy())))
 
 
 # -- training -------------------------------------------------------------------------------------------------------

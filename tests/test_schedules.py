@@ -162,6 +162,12 @@ def test_equal_losses_prune_most_and_a_few_large_ones_least() -> None:
     assert policy.ratio(np.zeros(100, dtype=np.float32)) == pytest.approx(0.6)
 
 
+@pytest.mark.parametrize(("low", "high", "grid"), [(0.1, 0.12, 0.05), (0.1, 0.7, 0.25), (0.0, 0.7, 0.01)])
+def test_the_largest_ratio_is_tried_though_the_grid_does_not_meet_it(low: float, high: float, grid: float) -> None:
+    policy = Adaptive(0.1, low=low, high=high, grid=grid)
+    assert policy.ratio(np.full(100, 2.0, dtype=np.float32)) == high
+
+
 def test_it_keeps_the_contract_and_tells_the_bounds_of_its_steps() -> None:
     for policy in (Adaptive(0.1), Adaptive(0.3, low=0.2, high=0.5), Adaptive(0.0, low=0.3, high=0.3)):
         check_policy(policy)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import KW_ONLY, dataclass
 
 import numpy as np
@@ -28,7 +29,7 @@ class Adaptive:
         tolerance: The largest relative bias.
         low: The smallest ratio.
         high: The largest one.
-        grid: The ratios tried are multiples of this between the bounds.
+        grid: The ratios tried are this far apart, from `low` on; `high` is always one of them.
     """
 
     tolerance: float
@@ -61,7 +62,7 @@ class Adaptive:
         if len(losses) == 0:
             return self.low
         totals = np.concatenate(([0.0], np.cumsum(losses)))
-        steps = round((self.high - self.low) / self.grid)
+        steps = math.ceil((self.high - self.low) / self.grid - 1e-9)  # the last step may be a shorter one, to `high`
         for step in range(steps, 0, -1):
             ratio = min(self.high, self.low + step * self.grid)
             if relative_bias(losses, totals, ratio) <= self.tolerance:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -69,8 +70,11 @@ class Fixed:
 
     def __repr__(self) -> str:
         # A digest, so that a checkpoint can tell two selections of the same size apart.
-        digest = int(np.bitwise_xor.reduce(self.selection.indices * 0x9E3779B1 % (1 << 61)))
-        return f"Fixed({len(self.selection)} samples, {digest:x})"
+        order, weights = np.argsort(self.selection.indices), self.selection.weights
+        digest = blake2b(self.selection.indices[order].astype("<i8").tobytes(), digest_size=8)
+        if weights is not None:
+            digest.update(weights[order].astype("<f4").tobytes())
+        return f"Fixed({len(self.selection)} samples, {digest.hexdigest()})"
 
     def size(self, n: int, context: Context) -> int:
         """As many as were selected."""
