@@ -50,6 +50,7 @@ def train(
     *,
     workers: int = 0,
     after_step: Callable[[int], bool] = lambda step: False,
+    fetching: Callable[[Iterator[Any]], Iterator[Any]] = iter,
     **options: Any,
 ) -> list[list[list[str]]]:
     """The batches of each epoch; `after_step` may stop the training by saying so."""
@@ -58,13 +59,22 @@ def train(
     for epoch in range(keys.epoch, epochs):
         stream.turn = epoch
         visited.append([])
-        for names, _ in keys.one_epoch(loader):
+        for names, _ in fetching(keys.one_epoch(loader)):
             keys.update(list(names), torch.tensor([loss_of(name, epoch) for name in names]))
             visited[-1].append(list(names))
             step += 1
             if after_step(step):
                 return visited
     return visited
+
+
+def one_ahead(batches: Iterator[Any]) -> Iterator[Any]:
+    """Fetches a batch before it hands out the one before, as those do who copy to a device meanwhile."""
+    held = next(batches)
+    for batch in batches:
+        yield held
+        held = batch
+    yield held
 
 
 def flat(batches: list[list[str]]) -> list[str]:

@@ -12,6 +12,7 @@ import pytest
 import torch
 from examples import with_lightning
 from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import Callback
 from torch.utils.data import DataLoader, RandomSampler
 
 from orderdp import OrderDP, Pruner
@@ -139,6 +140,53 @@ def test_a_training_stopped_by_max_steps_goes_on_in_mid_epoch(tmp_path: Path) ->
     batches = [batch for *_, batch in module.visited + second.visited]
     assert batches == [batch for *_, batch in straight["visited"]]
     assert all(torch.equal(*pair) for pair in zip(second.model.parameters(), straight["weights"], strict=True))
+
+
+def test_an_epoch_left_by_should_stop_is_over_though_steps_are_limited_too(tmp_path: Path) -> None:
+    class StopAt(Callback):
+        def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
+            trainer.should_stop = trainer.global_step == 11
+
+    module, trainer, loader = work.make(max_steps=1000)
+    trainer.callbacks.append(StopAt())
+    work.fit(module, trainer, loader)
+    assert module.steps == 11  # two of the nine of the second epoch
+    assert module.pruner.epoch == 2
+    trainer.save_checkpoint(tmp_path / "run.ckpt")
+    second, trainer, loader = work.make(max_steps=1000)
+    work.fit(second, trainer, loader, ckpt_path=tmp_path / "run.ckpt", weights_only=True)
+    assert [epoch for epoch, *_ in second.visited] == [2] * 7  # Lightning goes on counting batches where it was stopped
+    assert second.pruner.epoch == 3
+
+
+def test_two_pruners_in_one_trainer_need_names_and_then_resume(tmp_path: Path) -> None:
+    class Two(work.Module):
+        def __init__(self, first: Pruner, second: Pruner) -> None:
+            super().__init__(first)
+            self.other = second
+
+        def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+            index, (x, y) = batch["second"]
+            losses = torch.nn.functional.cross_entropy(self.model(x), y, reduction="none")
+            return super().training_step(batch["first"], batch_idx) + self.other.update(index, losses)
+
+    def made(name: str) -> tuple[Two, Trainer, dict[str, Any]]:
+        other = Pruner(OrderDP(0.5), work.DATASET, seed=1)
+        module, trainer, loader = work.make(callbacks=[DataPruning(other, name=name)])
+        return Two(module.pruner, other), trainer, {"first": loader, "second": other.loader(work.DATASET, batch_size=5)}
+
+    with pytest.raises(RuntimeError, match="more than one stateful callback of type `DataPruning`"):
+        made("")
+    module, trainer, loaders = made("second")
+    work.fit(module, trainer, loaders)
+    logged = trainer.callback_metrics
+    assert logged["orderdp/kept"] == module.pruner.report()["kept"] == work.EPOCHS * KEPT
+    assert logged["orderdp/second/saved"] == pytest.approx(module.other.report()["saved"])
+    trainer.save_checkpoint(tmp_path / "run.ckpt")
+    again, trainer, loaders = made("second")
+    work.fit(again, trainer, loaders, ckpt_path=tmp_path / "run.ckpt", weights_only=True)
+    assert torch.equal(again.pruner.scores, module.pruner.scores)
+    assert torch.equal(again.other.scores, module.other.scores)
 
 
 def test_a_limit_leaves_epochs_early_and_begins_the_next() -> None:

@@ -335,6 +335,7 @@ def test_pruning_nothing_trains_bit_for_bit_as_the_plain_loop_does_with_the_same
         ({"sampler": [1, 2]}, "takes no sampler"),
         ({"batch_sampler": [[1, 2]]}, "takes no batch_sampler"),
         ({"shuffle": False}, "always shuffled"),
+        ({"in_order": False}, "in the order in which they are drawn"),
         ({"batch_size": 0}, "batch_size must be"),
         ({"batch_size": None}, "batch_size must be"),
         ({"batch_size": 2.0}, "batch_size must be"),

@@ -10,7 +10,7 @@ import torch
 from examples import digits
 
 from orderdp import OrderDP, Pruner, policies
-from orderdp.errors import ConfigError, UnknownSizeError
+from orderdp.errors import BeyondPlanWarning, ConfigError, UnknownSizeError
 from orderdp.policies import (
     UCB,
     Adaptive,
@@ -195,3 +195,17 @@ def test_it_learns_and_resumes() -> None:
     resumed.load_state_dict(stopped.state_dict())
     assert first + run(resumed, 4) == straight
     assert torch.equal(resumed.scores, undisturbed.scores)
+
+
+def test_training_longer_than_was_planned_is_said_once() -> None:
+    dataset = toy_dataset(40)
+    pruner = Pruner(Scheduled(OrderDP(0.5), Tail(0.5, share=0.25)), dataset, epochs=4)
+    loader = pruner.loader(dataset, batch_size=8)
+    for epoch in range(4):
+        train_epoch(pruner, loader, epoch)
+    next(iter(loader))  # a look at one more epoch is no training
+    with pytest.warns(BeyondPlanWarning, match=r"epoch 5 is being trained on.*epochs=4\) planned 4") as said:
+        train_epoch(pruner, loader, 4)
+    train_epoch(pruner, loader, 5)
+    assert len(said) == 1
+    assert said[0].filename.endswith("support.py")  # where update is called

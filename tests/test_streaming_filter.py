@@ -29,7 +29,7 @@ from orderdp.errors import (
 from orderdp.streaming import KeyFilter
 from tests import streaming_work as work
 from tests.ranks import MemoryRank, all_fine, in_processes, in_threads
-from tests.streaming_work import EPOCHS, NAMES, PRUNED, Shards, flat, train
+from tests.streaming_work import EPOCHS, NAMES, PRUNED, Shards, flat, one_ahead, train
 
 KEPT = 41  # of the 69 samples, at 40 % pruned
 
@@ -155,6 +155,24 @@ def test_without_losses_the_same_samples_are_kept_again() -> None:
     drawn = [[name for name, _ in free.one_epoch(loader)] for _ in range(3)]
     assert free.epoch == 3
     assert drawn[0] != drawn[1] != drawn[2]
+
+
+def test_who_fetches_a_batch_ahead_trains_on_the_same_and_counts_the_same(straight: Any) -> None:
+    keys, plain = made(), made()
+    train(plain, Shards(), EPOCHS)
+    assert train(keys, Shards(), EPOCHS, fetching=one_ahead) == straight[0]
+    assert torch.equal(keys.scores_of(NAMES), straight[1])
+    assert keys.report() == plain.report()
+    assert keys.epoch == EPOCHS
+
+
+def test_a_key_of_the_last_batch_that_comes_again_is_noticed_by_who_fetches_ahead() -> None:
+    keys = made()
+    batches = one_ahead(keys.one_epoch(DataLoader(keys.only(Shards()), batch_size=4)))
+    for names, _ in batches:
+        keys.update(names, torch.rand(len(names)))
+    with pytest.raises(DatasetError, match="in epoch 0"):
+        keys.update(names, torch.rand(len(names)))
 
 
 def test_what_is_saved_is_reported() -> None:
@@ -380,6 +398,25 @@ def test_ranks_that_swap_shards_keep_what_one_process_keeps(straight: Any, world
         assert report["offered"] == EPOCHS * len(NAMES)
         for name, column in state["memory"]["columns"].items():
             assert torch.equal(column, results[0][3]["memory"]["columns"][name]), name
+
+
+def test_ranks_that_fetch_a_batch_ahead_keep_what_one_process_keeps(straight: Any) -> None:
+    def rank(group: MemoryRank) -> Any:
+        keys = made(process_group=group)
+        visited = train(keys, Shards(group.rank, 2), EPOCHS, fetching=one_ahead)
+        keys.sync()
+        return visited, keys.scores_of(NAMES), keys.report()
+
+    plain = made()
+    train(plain, Shards(), EPOCHS)
+    for visited, scores, report in (results := all_fine(in_threads(2, rank))):
+        assert len(visited) == EPOCHS
+        assert torch.equal(scores, straight[1])
+        assert report["saved"] == plain.report()["saved"]
+        assert report["epoch"] == EPOCHS
+    for epoch in range(EPOCHS):
+        together = sorted(name for visited, *_ in results for name in flat(visited[epoch]))
+        assert together == sorted(flat(straight[0][epoch]))
 
 
 def test_what_ranks_exchange_does_not_grow_with_what_they_know() -> None:

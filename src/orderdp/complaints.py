@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 
 from orderdp.errors import (
+    BeyondPlanWarning,
     IndexRangeError,
     NoFeedbackWarning,
     NonFiniteLossError,
@@ -38,6 +39,7 @@ class Complaints:
         self._table = table
         self._raise_on_nan = raise_on_nan
         self._said_idle = False
+        self._said_beyond = False
         self._said_what_is_real = False
 
     def hear(self) -> None:
@@ -62,6 +64,18 @@ class Complaints:
             "loss = pruner.update(index, losses) in every step.",
             NoFeedbackWarning,
             stacklevel=3,
+        )
+
+    def say_beyond(self, epochs: int) -> None:
+        """Once: that training goes on though all epochs that were planned are over."""
+        if self._said_beyond:
+            return
+        self._said_beyond = True
+        warnings.warn(
+            f"epoch {epochs + 1} is being trained on, and Pruner(..., epochs={epochs}) planned {epochs}: schedules "
+            "stay where their end was, and progress at 1. Give epochs= the number that you train.",
+            BeyondPlanWarning,
+            stacklevel=6,
         )
 
     def say_what_is_real(self, epoch: int, real: float, nominal: float | None) -> None:

@@ -14,6 +14,7 @@
     └── StateError (ValueError)          a checkpoint is damaged or belongs to something else
 
     OrderDPWarning (UserWarning)
+    ├── BeyondPlanWarning                more epochs are trained than were planned
     ├── NoFeedbackWarning                an epoch was used up and no loss came back
     ├── NonFiniteLossWarning             NaN or infinite losses were left out of the scores
     ├── RealRatioWarning                 a policy leaves out another share than its nominal one
@@ -26,6 +27,7 @@ Messages say what must be, what came, and what to do about it.
 from __future__ import annotations
 
 __all__ = [
+    "BeyondPlanWarning",
     "ConfigError",
     "DatasetError",
     "FeedbackError",
@@ -101,6 +103,10 @@ class StateError(OrderDPError, ValueError):
 
 class OrderDPWarning(UserWarning):
     """Root of this library's warnings."""
+
+
+class BeyondPlanWarning(OrderDPWarning):
+    """More epochs are trained than ``epochs=`` said."""
 
 
 class NoFeedbackWarning(OrderDPWarning):

@@ -120,4 +120,9 @@ def without_own_order(options: dict[str, Any]) -> dict[str, Any]:
             "a pruned epoch is always shuffled, got shuffle=False. For another order use "
             "DataLoader(orderdp.Indexed(dataset), sampler=pruner.filter(sampler))."
         )
+    if options.get("in_order") is False:
+        raise ConfigError(
+            "batches must come in the order in which they are drawn, got in_order=False: a checkpoint holds how far "
+            "they have come, and would skip one that was overtaken. Leave in_order out."
+        )
     return {name: value for name, value in options.items() if name not in ("sampler", "batch_sampler", "shuffle")}

@@ -121,7 +121,12 @@ def last_layer_gradient_norm(
 
 
 def predictions(logits: torch.Tensor, targets: torch.Tensor) -> dict[str, torch.Tensor]:
-    """What some policies want to know besides the loss, for ``pruner.update(index, losses, **predictions(...))``.
+    """What some policies want to know besides the loss; `Pruner.update_arguments` says what of it.
+
+    ::
+
+        told = predictions(logits, targets)
+        loss = pruner.update(index, losses, **{name: told[name] for name in pruner.update_arguments})
 
     >>> told = predictions(torch.tensor([[0.0, 2.0], [0.0, 0.0]]), torch.tensor([1, 0]))
     >>> told["correct"].tolist(), [round(c, 3) for c in told["confidence"].tolist()]

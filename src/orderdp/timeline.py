@@ -199,6 +199,8 @@ class Timeline:
         """
         if self._epoch is None:
             return
+        if self._epochs is not None and self.clock.epoch >= self._epochs:
+            self.complaints.say_beyond(self._epochs)
         self.team.tally.came_back(samples)
         # All processes are at the same step, so each knows how far they are together.
         if self.clock.tick(samples * self._world):

@@ -50,12 +50,16 @@ class DataPruning(Callback):
     Args:
         pruner: What chooses the samples.
         log: Whether to log.
+        name: Tells callbacks apart where a Trainer has several; checkpoints and logs have it.
     """
 
-    def __init__(self, pruner: Pruner, *, log: bool = True) -> None:
+    def __init__(self, pruner: Pruner, *, log: bool = True, name: str = "") -> None:
         if not isinstance(pruner, Pruner):
             raise ConfigError(f"pruner must be an orderdp.Pruner, got {type(pruner).__name__}.")
+        if not isinstance(name, str):
+            raise ConfigError(f"name must be a word, got {name!r}.")
         self.pruner = pruner
+        self.name = name
         self._logs = bool(log)
         self._kept_at_start: float | None = None
         self._fits = True
@@ -144,15 +148,21 @@ class DataPruning(Callback):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Logs what has been saved so far."""
         # Stopped by max_steps, Lightning goes on in mid-epoch when it is resumed. Otherwise it begins the next one.
-        if trainer.is_last_batch or trainer.max_steps == -1:
+        if trainer.is_last_batch or not 0 <= trainer.max_steps <= trainer.global_step:
             self.pruner.end_epoch()
         if self._logs:
             self.pruner.sync()  # a process knows its own feedback only
             report = self.pruner.report()
-            numbers = {f"orderdp/{name}": float(report[name]) for name in ("kept", "saved", "coverage")}
+            place = f"orderdp/{self.name}/" if self.name else "orderdp/"
+            numbers = {place + name: float(report[name]) for name in ("kept", "saved", "coverage")}
             pl_module.log_dict(numbers, sync_dist=trainer.world_size > 1)
 
     # -- checkpoints -----------------------------------------------------------------------------------------------
+
+    @property
+    def state_key(self) -> str:
+        """Under which checkpoints hold the pruner."""
+        return self._generate_state_key(name=self.name) if self.name else super().state_key
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint of the Trainer holds. All processes come here together, and the first one's is stored."""

@@ -98,6 +98,7 @@ class KeyFilter:
         self._weighted = False
         self._trained = 0  # samples of this epoch that have been trained on
         self._moved = False  # whether any of them here, since the epoch began or was loaded
+        self._between = False  # whether an epoch has ended and the next has not begun
         self._done = _NONE  # what had been trained on when the epoch was loaded
         self._loaded = False  # whether no pass has come to its end since a state was loaded
         self._known = _NONE  # what all ranks knew when the epoch began
@@ -154,6 +155,7 @@ class KeyFilter:
                 table = self._memory.table.arrays()
                 same_everywhere(exchange, (table["key"], table["kept"]), self.epoch)
         self._opening += 1
+        self._between = False
         self._board.post(self._decisions())
 
     def _draw(self) -> None:
@@ -197,6 +199,7 @@ class KeyFilter:
     def _advance(self) -> None:
         self.epoch += 1
         self._drawn = self._moved = False
+        self._between = True
         self._trained = 0
 
     # -- feedback ----------------------------------------------------------------------------------------------
@@ -212,14 +215,17 @@ class KeyFilter:
         marks, losses = self._checked(keys, losses)
         values = losses.detach() if scores is None else checked_scores(scores, _as_index(marks))
         rows = self._memory.table.find(marks)
+        # Who fetches a batch ahead comes to the end of the stream before the last losses are back.
+        epoch = self.epoch - self._between
         if self._strict:
-            repeated = self._memory.repeated(marks, rows, self.epoch)
+            repeated = self._memory.repeated(marks, rows, epoch)
             if repeated.any():
                 example = f", for example {named(keys, repeated)}"
-                raise_for_repeats(int(repeated.sum()), f"in epoch {self.epoch}", example)
-        rows = self._memory.trained_on(marks, rows, values, self.epoch)
-        self._trained += len(marks)
-        self._moved = True
+                raise_for_repeats(int(repeated.sum()), f"in epoch {epoch}", example)
+        rows = self._memory.trained_on(marks, rows, values, epoch)
+        if not self._between:
+            self._trained += len(marks)
+            self._moved = True
         return self._weighted_mean(rows, losses)
 
     def observe(self, keys: Any, scores: torch.Tensor) -> None:
@@ -358,7 +364,7 @@ class KeyFilter:
         _, self.seed, self.epoch, self._drawn, self._weighted, self._trained, memory = KeyState.read(
             state, describe(self.policy)
         )
-        self._memory, self._moved, self._looked, self._loaded = memory, False, None, True
+        self._memory, self._moved, self._between, self._looked, self._loaded = memory, False, False, None, True
         table = memory.table
         self._done = table["key"][table["seen"] == self.epoch].copy()
         self._known = np.sort(table["key"][table["kept"] != BY_RULE]) if self._drawn else np.sort(table["key"])

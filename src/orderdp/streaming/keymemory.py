@@ -43,6 +43,7 @@ class KeyMemory:
         self._trained: list[np.ndarray] = []  # fingerprints trained on since the ranks met
         self._observed: list[np.ndarray] = []  # others whose scores were written since then
         self._told = (0, 0)  # kept and nonfinite, as of then
+        self._counted = -1  # the last epoch that is in `offered` and `used`
 
     # -- what training says ------------------------------------------------------------------------------------
 
@@ -55,6 +56,7 @@ class KeyMemory:
         self._write_soon(rows, scores)
         self._trained.append(marks)
         self.kept += len(marks)
+        self.used += len(marks) if epoch == self._counted else 0
         return rows
 
     def observed(self, marks: np.ndarray, scores: torch.Tensor, epoch: int) -> None:
@@ -199,7 +201,7 @@ class KeyMemory:
         self.table["met"][rows] = epoch
         # A loader that was put back into the middle of a stream has not looked at what lies before.
         if all(part.whole for part in parts) and np.isin(done, marks).all():
-            self.alive_from = epoch
+            self.alive_from = self._counted = epoch
             self.offered += offered
             self.used += self.kept - self.kept_before
         return offered - len(marks)
