@@ -9,12 +9,16 @@ from typing import Any
 import pytest
 import torch
 from accelerate import Accelerator
+from accelerate.utils import DataLoaderConfiguration
 from examples import with_accelerate
+from torch.utils.data import DataLoader
 
 from orderdp import OrderDP, Pruner
 from orderdp.errors import ConfigError, FeedbackError
 from orderdp.integrations.accelerate import register
+from orderdp.streaming import KeyFilter
 from tests import accelerate_work as work
+from tests import streaming_work as stream
 from tests.ranks import in_processes
 from tests.test_elastic import torchrun
 
@@ -114,6 +118,35 @@ def test_register_is_register_for_checkpointing_where_there_is_one_process(tmp_p
     register(accelerator, other)
     accelerator.load_state(str(tmp_path))
     assert torch.equal(other.scores, pruner.scores)
+
+
+def test_a_stream_is_filtered_and_its_filter_is_in_the_checkpoint(tmp_path: Path) -> None:
+    def made() -> tuple[Accelerator, KeyFilter]:
+        work.forget()
+        options = DataLoaderConfiguration(dispatch_batches=False)
+        accelerator = Accelerator(cpu=True, dataloader_config=options)
+        keys = KeyFilter(stream.PRUNED, key=0, seed=5)
+        register(accelerator, keys)
+        return accelerator, keys
+
+    def train(accelerator: Accelerator, keys: KeyFilter, epochs: int) -> list[list[str]]:
+        loader = accelerator.prepare(DataLoader(keys.only(stream.Shards()), batch_size=4))
+        visited = []
+        for epoch in range(keys.epoch, epochs):
+            for names, _ in keys.one_epoch(loader):
+                keys.update(names, torch.tensor([stream.loss_of(name, epoch) for name in names]))
+                visited.append(list(names))
+        return visited
+
+    straight = KeyFilter(stream.PRUNED, key=0, seed=5)
+    expected = [batch for epoch in stream.train(straight, stream.Shards(), 4) for batch in epoch]
+    accelerator, keys = made()
+    first = train(accelerator, keys, 2)
+    accelerator.save_state(str(tmp_path))
+    accelerator, keys = made()
+    accelerator.load_state(str(tmp_path))
+    assert first + train(accelerator, keys, 4) == expected
+    assert torch.equal(keys.scores_of(stream.NAMES), straight.scores_of(stream.NAMES))
 
 
 def test_gradient_accumulation_takes_the_steps_that_were_planned() -> None:
@@ -241,7 +274,7 @@ def test_a_batch_without_its_index_is_refused_with_the_first_step() -> None:
     ("accelerator", "pruner", "message"),
     [
         (None, Pruner(OrderDP(0.4), 9), r"accelerator must be .* pip install 'orderdp\[accelerate\]'"),
-        (Accelerator, "pruner", "pruner must be an orderdp.Pruner, got str"),
+        (Accelerator, "pruner", "pruner must be an orderdp.Pruner or a KeyFilter, got str"),
     ],
 )
 def test_what_cannot_be_registered_is_named(accelerator: Any, pruner: Any, message: str) -> None:

@@ -19,8 +19,9 @@ from orderdp import OrderDP, Pruner
 from orderdp.errors import ConfigError, FeedbackError
 from orderdp.integrations.lightning import DataPruning
 from orderdp.policies import Linear, Scheduled
-from orderdp.streaming import GrowingPruner
+from orderdp.streaming import GrowingPruner, KeyFilter
 from tests import lightning_work as work
+from tests import streaming_work as stream
 from tests.ranks import in_processes
 from tests.support import Undecided
 
@@ -187,6 +188,26 @@ def test_two_pruners_in_one_trainer_need_names_and_then_resume(tmp_path: Path) -
     work.fit(again, trainer, loaders, ckpt_path=tmp_path / "run.ckpt", weights_only=True)
     assert torch.equal(again.pruner.scores, module.pruner.scores)
     assert torch.equal(again.other.scores, module.other.scores)
+
+
+def test_a_filtered_stream_is_an_iterable_with_an_epoch_a_turn() -> None:
+    class Epochs:
+        def __iter__(self) -> Any:
+            return keys.one_epoch(DataLoader(keys.only(stream.Shards()), batch_size=4))
+
+    class Streamed(work.Module):
+        def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+            names, _ = batch
+            losses = torch.tensor([stream.loss_of(name, self.current_epoch) for name in names])
+            return keys.update(names, losses + 0 * self.model.bias.sum())
+
+    straight, keys = (KeyFilter(stream.PRUNED, key=0, seed=5) for _ in range(2))
+    stream.train(straight, stream.Shards(), work.EPOCHS)
+    module, trainer, _ = work.make()
+    del trainer.callbacks[0]
+    work.fit(Streamed(module.pruner), trainer, Epochs())
+    assert torch.equal(keys.scores_of(stream.NAMES), straight.scores_of(stream.NAMES))
+    assert keys.report() == straight.report()
 
 
 def test_a_limit_leaves_epochs_early_and_begins_the_next() -> None:

@@ -10,11 +10,12 @@ from typing import Any
 
 from orderdp.errors import ConfigError
 from orderdp.pruner import Pruner
+from orderdp.streaming import KeyFilter
 
 __all__ = ["register"]
 
 
-def register(accelerator: Any, pruner: Pruner) -> None:
+def register(accelerator: Any, pruner: Pruner | KeyFilter) -> None:
     """Puts a pruner into the checkpoints of an Accelerator, and checks that the two go together.
 
     It is ``accelerator.register_for_checkpointing(pruner)`` and, in several processes, ``pruner.sync()`` before each
@@ -23,16 +24,16 @@ def register(accelerator: Any, pruner: Pruner) -> None:
 
     Args:
         accelerator: An ``accelerate.Accelerator``.
-        pruner: What chooses the samples.
+        pruner: What chooses the samples; for a stream, its `KeyFilter`.
     """
     if not hasattr(accelerator, "register_for_checkpointing"):
         raise ConfigError(
             f"accelerator must be an accelerate.Accelerator, got {type(accelerator).__name__}. "
             "pip install 'orderdp[accelerate]', and pass Accelerator()."
         )
-    if not isinstance(pruner, Pruner):
-        raise ConfigError(f"pruner must be an orderdp.Pruner, got {type(pruner).__name__}.")
-    if accelerator.num_processes > 1:
+    if not isinstance(pruner, Pruner | KeyFilter):
+        raise ConfigError(f"pruner must be an orderdp.Pruner or a KeyFilter, got {type(pruner).__name__}.")
+    if accelerator.num_processes > 1 and isinstance(pruner, Pruner):
         _check_sharing(accelerator, pruner)
     accelerator.register_for_checkpointing(pruner)
     accelerator.register_save_state_pre_hook(lambda models, weights, folder: pruner.sync())
