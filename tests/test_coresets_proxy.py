@@ -212,8 +212,8 @@ def test_the_last_layer_can_be_named_where_another_one_is_called_after_it() -> N
             return logits
 
     assert Proxy(Auxiliary, (X, Y), epochs=1, head="out").features().shape == (300, 8)
-    with pytest.raises(DatasetError, match="the model has 2 outputs"):
-        Proxy(Auxiliary, (X, Y), epochs=1).features()
+    with pytest.raises(ConfigError, match=r"'unused' gives \(2, 2\). Name the right one with Proxy\(..., head=...\)"):
+        Proxy(Auxiliary, (X, Y), epochs=1)
 
 
 def test_a_head_that_does_not_exist_or_is_not_linear_is_refused() -> None:
@@ -221,9 +221,84 @@ def test_a_head_that_does_not_exist_or_is_not_linear_is_refused() -> None:
         Proxy(Odd, (X, Y), head="outt")
     with pytest.raises(ConfigError, match=r"must go through an nn.Linear"):
         Proxy(lambda: nn.Identity(), (X, Y))
+    with pytest.raises(ConfigError, match=r"must go through the head 'unused'"):
+        Proxy(Odd, (X, Y), head="unused")
 
 
-def test_a_head_that_sees_more_than_a_vector_is_refused() -> None:
+class Ends(nn.Module):
+    """A linear layer, and something done to what comes out of it."""
+
+    def __init__(self, end, *, zero: bool = False, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.inner, self.norm, self.drop = nn.Linear(64, 16, dtype=dtype), nn.BatchNorm1d(16), nn.Dropout(0.5)
+        self.out, self.end = nn.Linear(16, 10, dtype=dtype), end
+        if zero:
+            nn.init.zeros_(self.out.weight)
+            nn.init.zeros_(self.out.bias)
+
+    def forward(self, x: torch.Tensor):
+        hidden = self.inner(x.to(self.inner.weight.dtype)).float()
+        return self.end(self.out(self.drop(self.norm(hidden)).to(self.out.weight.dtype)))
+
+
+def cosine(h: torch.Tensor) -> torch.Tensor:
+    towards = torch.eye(10) + 0.1
+    return 10 * nn.functional.normalize(h) @ nn.functional.normalize(towards)
+
+
+@pytest.mark.parametrize("zero", [False, True])
+@pytest.mark.parametrize(
+    "end", [cosine, lambda z: z * 0.5, lambda z: z.mul_(0.5), lambda z: z.softmax(1), lambda z: z.flip(1)]
+)
+def test_a_head_that_does_not_give_the_models_output_is_refused(end, zero: bool) -> None:
+    with global_generators_untouched("looking for the head"):
+        for head in (None, "out"):
+            with pytest.raises(
+                ConfigError, match=r"must give the model's output.* 'out' gives other values. .*nn.Linear"
+            ):
+                Proxy(lambda: Ends(end, zero=zero), (X, Y), head=head)
+    with pytest.raises(ConfigError, match=r"'out' gives \(2, 10\)"):
+        Proxy(lambda: Ends(lambda z: z[:, :5], zero=zero), (X, Y))
+
+
+def test_a_head_that_is_called_twice_and_averaged_is_refused() -> None:
+    class Twice(Ends):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (super().forward(x) + super().forward(x.flip(1))) / 2
+
+    with pytest.raises(ConfigError, match="must give the model's output"):
+        Proxy(lambda: Twice(lambda z: z), (X, Y))
+
+
+@pytest.mark.parametrize("end", [lambda z: z, lambda z: z + 3, lambda z: z.log_softmax(1)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_head_whose_probabilities_are_the_models_is_recorded(end, dtype: torch.dtype) -> None:
+    proxy = Proxy(lambda: Ends(end, dtype=dtype), (X, Y), epochs=1, batch_size=64)
+    wanted = proxy.model()(X).detach().float().softmax(1)
+    np.testing.assert_allclose(
+        torch.tensor(np.array(proxy.logits())).softmax(1), wanted, atol=1e-5 if dtype is torch.float32 else 0.02
+    )
+
+
+def test_a_scale_that_training_moves_away_from_1_is_told_when_it_is_recorded() -> None:
+    class Temperature(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.out, self.scale = nn.Linear(64, 10), nn.Parameter(torch.ones(()))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.out(x) * self.scale
+
+    with pytest.raises(ConfigError, match=r"must give the model's output.* 'out' gives other values"):
+        Proxy(Temperature, (X, Y), epochs=1).logits()
+
+
+def test_a_model_that_gives_more_than_logits_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"one tensor of logits, got tuple"):
+        Proxy(lambda: Ends(lambda z: (z, z)), (X, Y))
+
+
+def test_a_head_that_sees_more_than_a_vector_is_refused_before_anything_is_trained() -> None:
     class Tokens(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -232,8 +307,8 @@ def test_a_head_that_sees_more_than_a_vector_is_refused() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.out(x.reshape(-1, 8, 8)).mean(1)
 
-    with pytest.raises(ConfigError, match=r"'out' sees shape \(256, 8, 8\)"):
-        Proxy(Tokens, (X, Y), epochs=1).features()
+    with pytest.raises(ConfigError, match=r"'out' sees shape \(2, 8, 8\)"):
+        Proxy(Tokens, (X, Y), epochs=1)
 
 
 # -- once, and resumed ----------------------------------------------------------------------------------------------
