@@ -87,6 +87,11 @@ def test_logits_of_any_size_give_finite_scores() -> None:
         assert np.isfinite(method.scores(Arrays(logits=logits))).all()
 
 
+def test_a_margin_needs_two_classes() -> None:
+    with pytest.raises(ConfigError, match="Margin needs at least 2 classes, there is 1"):
+        Margin(balanced=False).select(Arrays(logits=np.zeros((4, 1))), 0.5, seed=0)
+
+
 # -- forgetting -----------------------------------------------------------------------------------------------------
 
 

@@ -28,15 +28,16 @@ def stratified(scores: np.ndarray, count: int, drop: float, strata: int, rng: np
     """The places of `count` samples: without the hardest, evenly over ranges of equal width of the score.
 
     Args:
-        scores: One number for each sample, largest for the hardest; infinite counts as just above the largest.
+        scores: One number for each sample, largest for the hardest; infinite ones count as just above the largest, or
+            just below the smallest.
         count: How many.
         drop: Share of the samples, the hardest, that is left out; less where too few would be left.
         strata: Number of ranges. What a range cannot fill is shared among the others.
         rng: Draws within a range, and among equally hard ones.
     """
     finite = scores[np.isfinite(scores)]
-    top = finite.max() if len(finite) else 0.0
-    scores = np.nan_to_num(scores, posinf=top + 1.0)
+    low, high = (finite.min(), finite.max()) if len(finite) else (0.0, 0.0)
+    scores = np.nan_to_num(scores, posinf=high + 1.0, neginf=low - 1.0)
     order = rng.permutation(len(scores))
     easiest_first = order[np.argsort(scores[order], kind="stable")]
     kept = easiest_first[: max(count, len(scores) - round(drop * len(scores)))]

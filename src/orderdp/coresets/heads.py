@@ -32,7 +32,7 @@ def find_head(model: nn.Module, inputs: torch.Tensor, name: str | None = None) -
         raise ConfigError(
             "the model must go through an nn.Linear, whose inputs are the features; it goes through none."
             if name is None
-            else f"the model must go through the head {name!r}, it does not. Name another one with Proxy(..., head=...)."
+            else f"the model must go through the head {name!r}, it does not. Name another with Proxy(..., head=...)."
         )
     # With noise added: a head that starts with zeros would equal whatever a scale makes of it.
     with Tap(model, head, noise=torch.Generator().manual_seed(0)) as tap, torch.no_grad():
