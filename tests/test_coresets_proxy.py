@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import orderdp.coresets.models as models_module
 from orderdp import coresets
 from orderdp.coresets import EL2N, Forgetting, GraNd, KCenter, MoSo, Proxy, StaticRandom, coreset_command
 from orderdp.coresets.last_layer import Gradients
+from orderdp.coresets.samples import Samples
 from orderdp.errors import ConfigError, DatasetError, StateError
 from orderdp.testing import global_generators_untouched
 
@@ -430,13 +432,79 @@ def test_recordings_of_other_data_are_refused(tmp_path: Path) -> None:
         make(tmp_path)
 
 
+def test_recordings_of_a_model_with_other_layers_are_refused(tmp_path: Path) -> None:
+    """Same shapes of all parameters; nothing in it that changes from process to process."""
+
+    class Printed(nn.ReLU):
+        def extra_repr(self) -> str:
+            return f"like={object()}"
+
+    def with_layer(layer: nn.Module) -> nn.Module:
+        return nn.Sequential(nn.Linear(64, 16), layer, nn.Linear(16, 10))
+
+    relu, tanh, odd = tmp_path / "relu", nn.Tanh(), tmp_path / "odd"
+    Proxy(lambda: with_layer(nn.ReLU()), (X, Y), cache=relu)
+    Proxy(lambda: with_layer(nn.ReLU()), (X, Y), cache=relu)
+    with pytest.raises(StateError, match="of another proxy: model must be"):
+        Proxy(lambda: with_layer(tanh), (X, Y), cache=relu)
+    kept = [Proxy(lambda: with_layer(Printed()), (X, Y), cache=odd) for _ in range(2)]
+    assert kept[0].n == 300
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_single_number_makes_tensors_other_data(tmp_path: Path, dtype: torch.dtype) -> None:
+    x = X.to(dtype)
+    model = lambda: nn.Sequential(nn.Linear(64, 10, dtype=dtype))  # noqa: E731
+    Proxy(model, (x, Y), cache=tmp_path)
+    for place in (1, 150, 298):
+        other = x.clone()
+        other[place, 5] += 1
+        with pytest.raises(StateError, match="of another proxy: data must be"):
+            Proxy(model, (other, Y), cache=tmp_path)
+    with pytest.raises(StateError, match="of another proxy: data must be"):
+        Proxy(lambda: nn.Sequential(nn.Flatten(), model()[0]), (x.reshape(300, 8, 8), Y), cache=tmp_path)
+    Proxy(model, (x.t().contiguous().t(), Y), cache=tmp_path)  # the same numbers, laid out otherwise
+
+
+def test_the_digest_of_tensors_goes_over_all_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = Samples((X, Y)).fingerprint
+    monkeypatch.setattr("orderdp.coresets.samples._DIGESTED_AT_ONCE", 1000)
+    assert Samples((X, Y)).fingerprint == whole
+    assert Samples((torch.cat((X[:299], X[:1])), Y)).fingerprint != whole
+
+
+def test_recordings_of_an_older_version_are_refused(tmp_path: Path) -> None:
+    make(tmp_path, epochs=1).features()
+    index = json.loads((tmp_path / "proxy.json").read_text())
+    assert index["identity"]["version"] == 2
+    index["identity"]["version"] = 1
+    (tmp_path / "proxy.json").write_text(json.dumps(index))
+    with pytest.raises(StateError, match=r"version must be 2, it was 1. Use another folder, or remove this one"):
+        make(tmp_path)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32])
+def test_labels_may_be_whole_numbers_of_any_kind(dtype: torch.dtype) -> None:
+    class Named(Items):
+        def __getitem__(self, i: int):
+            return X[i], Y[i].to(dtype)
+
+    wanted = EL2N(epoch=1).scores(Proxy(net, (X, Y), epochs=1, batch_size=64))
+    for data in ((X, Y.to(dtype)), Named()):
+        proxy = Proxy(net, data, epochs=1, batch_size=64)
+        np.testing.assert_allclose(EL2N(epoch=1).scores(proxy), wanted, rtol=1e-5)
+        assert len(GraNd(epoch=1, layer="all").select(proxy, 0.5, seed=0)) == 150
+
+
 def test_a_proxy_knows_its_data_set() -> None:
     proxy = make()
     proxy.verify(TensorDataset(X, Y))
     with pytest.raises(DatasetError, match="made for 300 samples, the data set has 200"):
         proxy.verify((X[:200], Y[:200]))
-    with pytest.raises(DatasetError, match="as many samples, but not the same ones"):
-        proxy.verify((X + 1, Y))
+    for other in (X + 1, torch.cat((X[:1], X[:1], X[2:]))):
+        with pytest.raises(DatasetError, match="as many samples, but not the same ones"):
+            proxy.verify((other, Y))
+    proxy.verify(Items())
 
 
 def test_too_few_epochs_or_models_are_told_before_anything_is_trained(epochs_trained: list[int]) -> None:

@@ -100,7 +100,7 @@ class Proxy:
         other = Samples(dataset, labels)
         if other.n != self.n:
             raise DatasetError(f"this proxy was made for {self.n} samples, the data set has {other.n}.")
-        if other.checksum != self.checksum:
+        if not self._samples.is_same_as(other):
             raise DatasetError("this proxy was made for other data: as many samples, but not the same ones.")
 
     def check(self, needs: Needs, who: str) -> None:
@@ -144,7 +144,7 @@ class Proxy:
         """Features, logits and labels of the validation set, where there is one."""
         if self._validation is None:
             return None
-        names = [f"{kind}-validation-{self._validation.checksum}" for kind in ("features", "logits")]
+        names = [f"{kind}-validation-{self._validation.fingerprint}" for kind in ("features", "logits")]
         if not all(map(self._store.has, names)):
             record(self._models, self._validation, names, self.epochs, 0)
         return Labelled(self._store.load(names[0]), self._store.load(names[1]), self._validation.labels)
