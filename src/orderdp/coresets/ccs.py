@@ -11,7 +11,7 @@ from orderdp.coresets.budgets import even_budgets
 from orderdp.coresets.el2n import EL2N
 from orderdp.coresets.forgetting import Forgetting
 from orderdp.coresets.grand import GraNd
-from orderdp.coresets.method import Group, Method, ScoreMethod, Task
+from orderdp.coresets.method import Group, Method, ScoreMethod, Task, checked_scores
 from orderdp.coresets.needs import Needs
 from orderdp.coresets.own_scores import OwnScores
 from orderdp.errors import ConfigError
@@ -81,7 +81,8 @@ class CCS(Method):
 
     def choose(self, task: Task) -> Selection:
         """Within each group, in the order of the samples."""
-        scores = self.rating.rate(task.source, task.seed)
+        scores = np.asarray(self.rating.rate(task.source, task.seed))
+        checked_scores(scores, task.source.n, type(self.rating).__name__)
 
         def picks(group: Group) -> np.ndarray:
             return stratified(scores[group.members], group.count, self.drop, self.strata, task.rng(group.name))

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import numpy as np
 import torch
 
-from orderdp.coresets.arrays import check_finite
+from orderdp.coresets.given import check_finite
 from orderdp.coresets.heads import Tap
 from orderdp.coresets.models import Models
 from orderdp.coresets.progress import told

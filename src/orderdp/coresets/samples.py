@@ -83,7 +83,7 @@ class Samples:
         return f"{self.checksum}-{digest.hexdigest()}"
 
     def is_same_as(self, other: Samples) -> bool:
-        """Whether the other's samples are these: all of them where both are tensors, else as far as the checksum sees."""
+        """Whether the samples are the same: all of them where both are tensors, else as far as the checksum sees."""
         if self._tensors is None or other._tensors is None:
             return self.checksum == other.checksum
         return self.fingerprint == other.fingerprint
