@@ -27,6 +27,7 @@ from orderdp.coresets.generalization_pruning import anneal
 from orderdp.coresets.glister import follow_validation
 from orderdp.coresets.grand import gradient_norms
 from orderdp.coresets.hessian import Hessian, influence_vectors
+from orderdp.coresets.influence import parameter_influence
 from orderdp.coresets.last_layer import Gradients, softmax
 from orderdp.coresets.moso import agreement_with_the_rest
 from orderdp.coresets.pursuit import pursue
@@ -94,6 +95,27 @@ def test_gradient_norms_of_all_parameters_are_those_of_one_sample_at_a_time() ->
         assert ours[i].item() == pytest.approx(norm.item(), rel=1e-4)
     alone = torch.cat([gradient_norms(model, x[i : i + 1], y[i : i + 1]) for i in range(12)])
     torch.testing.assert_close(ours, alone, rtol=1e-5, atol=1e-7)
+
+
+def test_tied_weights_count_once_with_the_gradients_of_all_their_uses() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(CLASSES, CLASSES, bias=False), nn.Linear(CLASSES, CLASSES, bias=False)
+            self.second.weight = self.first.weight
+            self.frozen = nn.Parameter(torch.full((CLASSES,), 0.5), requires_grad=False)
+            self.register_buffer("shift", torch.ones(CLASSES), persistent=False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.second(self.first(x * self.frozen + self.shift).relu())
+
+    model, x = Tied().eval(), torch.from_numpy(problem(0, n=6)[0][:, :CLASSES])
+    y = torch.arange(6) % CLASSES
+    ours = gradient_norms(model, x, y)
+    for i in range(6):
+        model.zero_grad()
+        nn.functional.cross_entropy(model(x[i : i + 1]), y[i : i + 1]).backward()
+        assert ours[i].item() == pytest.approx(model.first.weight.grad.norm().item(), rel=1e-4)
 
 
 # -- Craig ----------------------------------------------------------------------------------------------------------
@@ -348,6 +370,22 @@ def test_generalization_pruning_removes_a_shorter_sum_than_chance() -> None:
     rng = np.random.default_rng(0)
     chance = min(length(rng.choice(200, 100, replace=False)) for _ in range(50))
     assert length(np.setdiff1d(np.arange(200), kept)) < 0.2 * chance
+
+
+def test_classes_that_keep_nothing_are_part_of_what_is_removed() -> None:
+    """A large sum that cannot be moved: the others must be chosen to make up for it."""
+    features, logits, _ = problem(17, n=63)
+    labels = np.repeat([0, 1, 2], [30, 30, 3])
+    features[60:] *= 5
+    arrays = Arrays(features, logits, labels)
+    method = GeneralizationPruning(moves=5000)
+    task = method.task(arrays, 1 - 2 / 63, 0)
+    vectors = parameter_influence(arrays, method.damping, method.probes, task.rng("probes")).astype(np.float64)
+    kept = method.choose(task).indices
+    assert labels[kept].tolist() == [0, 1]
+    everything = vectors.sum(0)
+    best = min(np.square(everything - vectors[a] - vectors[b]).sum() for a in range(30) for b in range(30, 60))
+    assert np.square(everything - vectors[kept].sum(0)).sum() == pytest.approx(best, rel=1e-6)
 
 
 # -- MoSo -----------------------------------------------------------------------------------------------------------

@@ -402,6 +402,25 @@ def test_the_cost_is_remembered_and_counted_for_what_is_used(tmp_path: Path) -> 
     assert again.proxy_seconds == dear.proxy_seconds
 
 
+def test_the_pass_over_the_validation_set_is_part_of_glisters_cost_each_time(tmp_path: Path) -> None:
+    def made() -> Proxy:
+        return make(tmp_path, validation=(X[:50], Y[:50]))
+
+    first = coresets.run("glister", made(), 0.5, seed=0)
+    again = [coresets.run("glister", proxy, 0.5, seed=0) for proxy in [made()] for _ in range(2)]
+    spent = made()._store.seconds
+    validation = [seconds for name, seconds in spent.items() if "validation" in name]
+    assert len(validation) == 1
+    training = sum(spent[f"train-0-{epoch}"] for epoch in (1, 2, 3))
+    assert first.proxy_seconds == pytest.approx(training + spent["features-0-3"] + validation[0])
+    assert all(outcome.proxy_seconds == first.proxy_seconds for outcome in again)
+    without = make(tmp_path)
+    assert coresets.run("glister", without, 0.5, seed=0).proxy_seconds == pytest.approx(
+        training + spent["features-0-3"]
+    )
+    assert without.seconds_for(coresets.Craig().needs) == made().seconds_for(coresets.Craig().needs)
+
+
 def test_progress_is_told_by_a_function_or_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[tuple[str, int, int]] = []
     make(epochs=1, progress=lambda *event: told.append(event)).features()

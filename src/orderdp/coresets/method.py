@@ -108,8 +108,9 @@ class Method:
     """A static method: it chooses once, before training.
 
     Args:
-        balanced: True: each class keeps its share, to the nearest sample. "equal": each class keeps as many; what a
-            small class cannot fill goes to the others. False: classes do not matter.
+        balanced: True: each class keeps its share, and at least one sample where there is one for each class.
+            "equal": each class keeps as many; what a small class cannot fill goes to the others. False: classes do
+            not matter.
     """
 
     balanced: Balance = True
