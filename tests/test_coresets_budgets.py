@@ -17,7 +17,7 @@ SIZES = st.lists(st.integers(0, 40), min_size=1, max_size=12)
 
 
 def by_remainders(sizes: list[int], k: int) -> list[int]:
-    """Shares rounded down, and the rest to the largest fractions, of these to the larger groups, then to the earlier."""
+    """Shares rounded down, and the rest to the largest fractions, of these to the larger, then to the earlier."""
     shares = [Fraction(size * k, max(1, sum(sizes))) for size in sizes]
     given = [int(share) for share in shares]
     ranked = sorted(range(len(sizes)), key=lambda i: (given[i] - shares[i], -sizes[i], i))

@@ -110,7 +110,7 @@ class Tap:
 def _same_probabilities(first: torch.Tensor, second: torch.Tensor) -> bool:
     """Up to rounding, which is coarser in half precision and for large logits. NaN is found when it is recorded."""
     precision = max(torch.finfo(logits.dtype).eps if logits.is_floating_point() else 0.0 for logits in (first, second))
-    logs = [logits.float().log_softmax(1) for logits in (first, second)]
+    ours, models = (logits.float().log_softmax(1) for logits in (first, second))
     tolerance = max(1e-4, 8 * precision)
     largest = first.float().abs().nan_to_num(0, 0, 0).max().item()
-    return torch.allclose(*logs, rtol=tolerance, atol=tolerance * max(1.0, largest), equal_nan=True)
+    return torch.allclose(ours, models, rtol=tolerance, atol=tolerance * max(1.0, largest), equal_nan=True)
