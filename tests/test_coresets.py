@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import sys
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -30,6 +31,7 @@ from orderdp.coresets import (
     KCenter,
     LeastConfidence,
     Margin,
+    MoSo,
     OwnScores,
     Proxy,
     StaticRandom,
@@ -304,6 +306,17 @@ def test_missing_labels_are_told_with_the_way_out() -> None:
         (DeepFool(), {"features": np.ones((4, 2))}, "DeepFool needs the model itself"),
         (GraNd(layer="all"), {"features": np.ones((4, 2))}, "GraNd needs the model itself"),
         (EL2N(repeats=3), {"logits": np.ones((2, 4, 2))}, "needs logits of 3 models"),
+        (Forgetting(), {"correct": np.ones((1, 4))}, "Forgetting needs at least 2 epochs, there is 1"),
+        (
+            GraNd(),
+            {"features": np.ones((4, 2)), "logits": np.ones((3, 4, 2))},
+            r"GraNd needs the features of each of 3 models, \(inits, n, width\); there are those of one",
+        ),
+        (
+            MoSo(repeats=2),
+            {"features": np.ones((4, 2)), "logits": np.ones((3, 4, 2))},
+            "MoSo needs the features of each of 2 models",
+        ),
     ],
 )
 def test_arrays_that_are_not_there_are_told_before_the_work(method, arrays, message: str) -> None:
@@ -323,13 +336,91 @@ def test_rows_that_are_not_finite_are_named() -> None:
         Arrays(features=features)
 
 
+HELD_OUT = {"features": np.ones((5, 2)), "logits": np.ones((5, 3)), "labels": np.zeros(5, dtype=int)}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"features": np.full((5, 2), np.nan)}, "held_out.features must be finite; 5 of 5 rows"),
+        ({"logits": np.full((5, 3), np.inf)}, "held_out.logits must be finite"),
+        ({"features": np.ones((5, 6))}, "held_out.features must be 2 wide, as the features are; they are 6"),
+        ({"logits": np.ones((5, 4))}, "held_out.logits must be 3 wide, as the logits are; they are 4"),
+        ({"features": np.ones((2, 5, 2))}, "held_out.features must be numbers in 2 dimension"),
+        ({"labels": np.full(5, 7)}, r"held_out.labels must be in \[0, 3\)"),
+        ({"labels": np.full(5, -1)}, r"held_out.labels must be in \[0, 3\)"),
+        ({"labels": np.zeros(4, dtype=int)}, "held_out.labels must be 5 whole numbers"),
+        ({"labels": np.zeros(5)}, "held_out.labels must be 5 whole numbers"),
+        ({"logits": np.ones((4, 3))}, "there are 5 held_out.features, 4 held_out.logits"),
+    ],
+)
+def test_a_held_out_set_is_checked_like_the_rest(change: dict, message: str) -> None:
+    own = {"features": np.ones((9, 2)), "logits": np.ones((9, 3)), "labels": np.arange(9) % 3}
+    assert Arrays(**own, held_out=coresets.Labelled(**HELD_OUT)).validation() is not None
+    with pytest.raises(DatasetError, match=message):
+        Arrays(**own, held_out=coresets.Labelled(**{**HELD_OUT, **change}))
+    with pytest.raises(
+        DatasetError, match=r"held_out must be coresets.Labelled\(features, logits, labels\), got tuple"
+    ):
+        Arrays(**own, held_out=(1, 2, 3))
+
+
+def test_a_held_out_set_may_be_made_of_lists() -> None:
+    own = {"features": np.eye(9, 2), "logits": np.eye(9, 3), "labels": np.arange(9) % 3}
+    lists = coresets.Labelled(*(np.asarray(HELD_OUT[name]).tolist() for name in ("features", "logits", "labels")))
+    ours, theirs = (
+        coresets.Glister().select(Arrays(**own, held_out=held_out), 0.5, seed=0).indices
+        for held_out in (lists, coresets.Labelled(**HELD_OUT))
+    )
+    assert ours.tolist() == theirs.tolist()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mine(coresets.ScoreMethod):
+    """A method of one's own, with what it is given as scores."""
+
+    values: tuple[float, ...] = ()
+
+    def rate(self, source: coresets.Source, seed: int) -> np.ndarray:
+        return np.array(self.values)
+
+
+@pytest.mark.parametrize("through_ccs", [False, True])
+def test_scores_of_a_method_of_ones_own_may_be_infinite_but_not_nan(through_ccs: bool) -> None:
+    nan, inf = float("nan"), float("inf")
+    arrays = Arrays(scores=np.zeros(6))
+
+    def select(*values: float) -> list[int]:
+        own = Mine(values=values, balanced=False)
+        method = CCS(score=own, balanced=False, drop=0.0, strata=2) if through_ccs else own
+        return method.select(arrays, 0.5, seed=0).indices.tolist()
+
+    with pytest.raises(DatasetError, match=r"scores of Mine must be numbers; 2 of 6 are NaN: 1, 4"):
+        select(0.0, nan, 1.0, 2.0, nan, inf)
+    with pytest.raises(DatasetError, match=r"scores of Mine must be 6 numbers.*got shape \(2,\)"):
+        select(0.0, 1.0)
+    assert len(select(-inf, inf, 1.0, 2.0, inf, -inf)) == 3
+    if not through_ccs:
+        assert select(-inf, inf, 1.0, 2.0, inf, -inf) == [1, 3, 4]
+
+
+@pytest.mark.parametrize("name", ["features", "logits"])
+def test_numbers_beyond_single_precision_are_named(name: str) -> None:
+    values = np.ones((4, 2))
+    values[2, 1] = 1e39
+    with pytest.raises(DatasetError, match=f"{name} in single precision must be finite; 1 of 4 rows .*: 2"):
+        Arrays(**{name: values})
+
+
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
         ({}, "at least one array"),
+        ({"features": np.ones((3, 4, 2)), "logits": np.ones((2, 4, 2))}, "features of 3 models and logits of 2"),
+        ({"features": np.ones((3, 4, 2)), "logits": np.ones((4, 2))}, "features of 3 models and logits of 1"),
         ({"features": np.ones((0, 2))}, "none may be empty"),
         ({"features": np.ones((4, 2)), "labels": [0, 1]}, "there are 4 features, 2 labels"),
-        ({"features": np.ones(4)}, "features must be numbers in 2 dimension"),
+        ({"features": np.ones(4)}, "features must be numbers in 2 or 3 dimension"),
         ({"features": np.array([["a"]])}, "features must be numbers"),
         ({"logits": np.ones((4, 2)), "labels": [0, 1, 2, 0]}, r"labels must be in \[0, 2\)"),
         ({"scores": np.ones(4), "labels": [0.5, 1, 2, 0]}, "labels must be 4 whole numbers"),

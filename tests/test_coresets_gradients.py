@@ -9,14 +9,17 @@ from scipy.optimize import nnls
 from torch import nn
 
 from orderdp.coresets import (
+    CCS,
     Arrays,
     Craig,
+    DeepFool,
     GeneralizationPruning,
     Glister,
     GradMatch,
     Influence,
     Labelled,
     MoSo,
+    Proxy,
 )
 from orderdp.coresets.craig import GradientKernel
 from orderdp.coresets.deepfool import perturbation_norms
@@ -24,10 +27,11 @@ from orderdp.coresets.generalization_pruning import anneal
 from orderdp.coresets.glister import follow_validation
 from orderdp.coresets.grand import gradient_norms
 from orderdp.coresets.hessian import Hessian, influence_vectors
+from orderdp.coresets.influence import parameter_influence
 from orderdp.coresets.last_layer import Gradients, softmax
 from orderdp.coresets.moso import agreement_with_the_rest
 from orderdp.coresets.pursuit import pursue
-from orderdp.errors import ConfigError
+from orderdp.errors import ConfigError, DatasetError
 
 CLASSES, WIDTH = 4, 6
 
@@ -91,6 +95,27 @@ def test_gradient_norms_of_all_parameters_are_those_of_one_sample_at_a_time() ->
         assert ours[i].item() == pytest.approx(norm.item(), rel=1e-4)
     alone = torch.cat([gradient_norms(model, x[i : i + 1], y[i : i + 1]) for i in range(12)])
     torch.testing.assert_close(ours, alone, rtol=1e-5, atol=1e-7)
+
+
+def test_tied_weights_count_once_with_the_gradients_of_all_their_uses() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(CLASSES, CLASSES, bias=False), nn.Linear(CLASSES, CLASSES, bias=False)
+            self.second.weight = self.first.weight
+            self.frozen = nn.Parameter(torch.full((CLASSES,), 0.5), requires_grad=False)
+            self.register_buffer("shift", torch.ones(CLASSES), persistent=False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.second(self.first(x * self.frozen + self.shift).relu())
+
+    model, x = Tied().eval(), torch.from_numpy(problem(0, n=6)[0][:, :CLASSES])
+    y = torch.arange(6) % CLASSES
+    ours = gradient_norms(model, x, y)
+    for i in range(6):
+        model.zero_grad()
+        nn.functional.cross_entropy(model(x[i : i + 1]), y[i : i + 1]).backward()
+        assert ours[i].item() == pytest.approx(model.first.weight.grad.norm().item(), rel=1e-4)
 
 
 # -- Craig ----------------------------------------------------------------------------------------------------------
@@ -347,6 +372,22 @@ def test_generalization_pruning_removes_a_shorter_sum_than_chance() -> None:
     assert length(np.setdiff1d(np.arange(200), kept)) < 0.2 * chance
 
 
+def test_classes_that_keep_nothing_are_part_of_what_is_removed() -> None:
+    """A large sum that cannot be moved: the others must be chosen to make up for it."""
+    features, logits, _ = problem(17, n=63)
+    labels = np.repeat([0, 1, 2], [30, 30, 3])
+    features[60:] *= 5
+    arrays = Arrays(features, logits, labels)
+    method = GeneralizationPruning(moves=5000)
+    task = method.task(arrays, 1 - 2 / 63, 0)
+    vectors = parameter_influence(arrays, method.damping, method.probes, task.rng("probes")).astype(np.float64)
+    kept = method.choose(task).indices
+    assert labels[kept].tolist() == [0, 1]
+    everything = vectors.sum(0)
+    best = min(np.square(everything - vectors[a] - vectors[b]).sum() for a in range(30) for b in range(30, 60))
+    assert np.square(everything - vectors[kept].sum(0)).sum() == pytest.approx(best, rel=1e-6)
+
+
 # -- MoSo -----------------------------------------------------------------------------------------------------------
 
 
@@ -401,3 +442,71 @@ def test_deepfools_change_does_change_the_prediction_of_a_network() -> None:
     assert changed < 0.2
     assert torch.equal(norms, perturbation_norms(model, x))
     torch.testing.assert_close(norms[:3], perturbation_norms(model, x[:3]), rtol=1e-4, atol=1e-5)
+
+
+def test_a_sample_around_which_the_model_is_flat_is_infinitely_far_and_kept_last() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2))
+    with torch.no_grad():
+        for layer in (model[0], model[2]):
+            layer.weight.copy_(torch.eye(2))
+            layer.bias.copy_(torch.tensor([0.0, 0.0]) if layer is model[0] else torch.tensor([0.25, 0.0]))
+    x = torch.tensor([[1.0, 2.0], [-50.0, -50.0], [2.0, 0.5], [-1.0, -9.0], [0.75, 1.5]])
+    norms = perturbation_norms(model, x)
+    assert torch.isinf(norms).tolist() == [False, True, False, True, False]
+    assert norms[0].item() == pytest.approx(0.75 / 2**0.5, rel=1e-2)
+
+    class Source(Arrays):
+        def check(self, needs, who) -> None:
+            pass
+
+        def model(self, epoch=None, init=0):
+            return model
+
+        def batches(self):
+            yield np.arange(5), x, torch.zeros(5, dtype=torch.long)
+
+    source = Source(scores=np.zeros(5))
+    for k in (1, 2, 3):
+        kept = DeepFool(balanced=False).select(source, 1 - k / 5, seed=0).indices
+        assert set(kept.tolist()) == set(norms.argsort()[:k].tolist())
+    assert len(DeepFool(balanced=False).select(source, 0.2, seed=0)) == 4
+    strata = CCS(score=DeepFool(), balanced=False, drop=0.4).select(source, 0.4, seed=0).indices
+    assert np.isin([1, 3], strata).all()  # the easiest, so not among those dropped
+
+
+def test_a_sample_that_walks_into_a_flat_place_is_infinitely_far() -> None:
+    """The slope towards the boundary ends before it."""
+
+    class Step(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            rise = x.clamp(max=0.1).sum(1)
+            return torch.stack((torch.ones(len(x)), rise), 1)
+
+    assert torch.isinf(perturbation_norms(Step(), torch.zeros(1, 3))).all()
+
+
+@pytest.mark.parametrize("slope", [1.0, 1e-4, 1e-7, 1e-10])
+def test_the_flatter_a_model_the_farther_its_boundary(slope: float) -> None:
+    class Gentle(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.stack((torch.ones(len(x)), slope * x[:, 0]), 1)
+
+    assert perturbation_norms(Gentle(), torch.zeros(1, 3)).item() == pytest.approx(1 / slope, rel=1e-2)
+
+
+def test_deepfool_refuses_what_it_cannot_change_or_turn_into_another_class() -> None:
+    class Bytes(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.out = nn.Linear(8, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.out(x.float() / 255)
+
+    pictures = torch.arange(128, dtype=torch.uint8).reshape(16, 8)
+    proxy = Proxy(Bytes, (pictures, torch.arange(16) % 2), epochs=1)
+    with pytest.raises(DatasetError, match=r"DeepFool changes the inputs, so they must be floats, got torch.uint8"):
+        DeepFool().select(proxy, 0.5, seed=0)
+    assert proxy.seconds == 0  # told before anything was trained
+    with pytest.raises(ConfigError, match="DeepFool needs at least 2 classes, the model has 1"):
+        perturbation_norms(nn.Linear(8, 1), torch.zeros(3, 8))

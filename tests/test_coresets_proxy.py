@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import orderdp.coresets.models as models_module
 from orderdp import coresets
 from orderdp.coresets import EL2N, Forgetting, GraNd, KCenter, MoSo, Proxy, StaticRandom, coreset_command
 from orderdp.coresets.last_layer import Gradients
+from orderdp.coresets.samples import Samples
 from orderdp.errors import ConfigError, DatasetError, StateError
 from orderdp.testing import global_generators_untouched
 
@@ -212,8 +214,8 @@ def test_the_last_layer_can_be_named_where_another_one_is_called_after_it() -> N
             return logits
 
     assert Proxy(Auxiliary, (X, Y), epochs=1, head="out").features().shape == (300, 8)
-    with pytest.raises(DatasetError, match="the model has 2 outputs"):
-        Proxy(Auxiliary, (X, Y), epochs=1).features()
+    with pytest.raises(ConfigError, match=r"'unused' gives \(2, 2\). Name the right one with Proxy\(..., head=...\)"):
+        Proxy(Auxiliary, (X, Y), epochs=1)
 
 
 def test_a_head_that_does_not_exist_or_is_not_linear_is_refused() -> None:
@@ -221,9 +223,84 @@ def test_a_head_that_does_not_exist_or_is_not_linear_is_refused() -> None:
         Proxy(Odd, (X, Y), head="outt")
     with pytest.raises(ConfigError, match=r"must go through an nn.Linear"):
         Proxy(lambda: nn.Identity(), (X, Y))
+    with pytest.raises(ConfigError, match=r"must go through the head 'unused'"):
+        Proxy(Odd, (X, Y), head="unused")
 
 
-def test_a_head_that_sees_more_than_a_vector_is_refused() -> None:
+class Ends(nn.Module):
+    """A linear layer, and something done to what comes out of it."""
+
+    def __init__(self, end, *, zero: bool = False, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.inner, self.norm, self.drop = nn.Linear(64, 16, dtype=dtype), nn.BatchNorm1d(16), nn.Dropout(0.5)
+        self.out, self.end = nn.Linear(16, 10, dtype=dtype), end
+        if zero:
+            nn.init.zeros_(self.out.weight)
+            nn.init.zeros_(self.out.bias)
+
+    def forward(self, x: torch.Tensor):
+        hidden = self.inner(x.to(self.inner.weight.dtype)).float()
+        return self.end(self.out(self.drop(self.norm(hidden)).to(self.out.weight.dtype)))
+
+
+def cosine(h: torch.Tensor) -> torch.Tensor:
+    towards = torch.eye(10) + 0.1
+    return 10 * nn.functional.normalize(h) @ nn.functional.normalize(towards)
+
+
+@pytest.mark.parametrize("zero", [False, True])
+@pytest.mark.parametrize(
+    "end", [cosine, lambda z: z * 0.5, lambda z: z.mul_(0.5), lambda z: z.softmax(1), lambda z: z.flip(1)]
+)
+def test_a_head_that_does_not_give_the_models_output_is_refused(end, zero: bool) -> None:
+    with global_generators_untouched("looking for the head"):
+        for head in (None, "out"):
+            with pytest.raises(
+                ConfigError, match=r"must give the model's output.* 'out' gives other values. .*nn.Linear"
+            ):
+                Proxy(lambda: Ends(end, zero=zero), (X, Y), head=head)
+    with pytest.raises(ConfigError, match=r"'out' gives \(2, 10\)"):
+        Proxy(lambda: Ends(lambda z: z[:, :5], zero=zero), (X, Y))
+
+
+def test_a_head_that_is_called_twice_and_averaged_is_refused() -> None:
+    class Twice(Ends):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (super().forward(x) + super().forward(x.flip(1))) / 2
+
+    with pytest.raises(ConfigError, match="must give the model's output"):
+        Proxy(lambda: Twice(lambda z: z), (X, Y))
+
+
+@pytest.mark.parametrize("end", [lambda z: z, lambda z: z + 3, lambda z: z.log_softmax(1)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_head_whose_probabilities_are_the_models_is_recorded(end, dtype: torch.dtype) -> None:
+    proxy = Proxy(lambda: Ends(end, dtype=dtype), (X, Y), epochs=1, batch_size=64)
+    wanted = proxy.model()(X).detach().float().softmax(1)
+    np.testing.assert_allclose(
+        torch.tensor(np.array(proxy.logits())).softmax(1), wanted, atol=1e-5 if dtype is torch.float32 else 0.02
+    )
+
+
+def test_a_scale_that_training_moves_away_from_1_is_told_when_it_is_recorded() -> None:
+    class Temperature(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.out, self.scale = nn.Linear(64, 10), nn.Parameter(torch.ones(()))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.out(x) * self.scale
+
+    with pytest.raises(ConfigError, match=r"must give the model's output.* 'out' gives other values"):
+        Proxy(Temperature, (X, Y), epochs=1).logits()
+
+
+def test_a_model_that_gives_more_than_logits_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"one tensor of logits, got tuple"):
+        Proxy(lambda: Ends(lambda z: (z, z)), (X, Y))
+
+
+def test_a_head_that_sees_more_than_a_vector_is_refused_before_anything_is_trained() -> None:
     class Tokens(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -232,8 +309,8 @@ def test_a_head_that_sees_more_than_a_vector_is_refused() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.out(x.reshape(-1, 8, 8)).mean(1)
 
-    with pytest.raises(ConfigError, match=r"'out' sees shape \(256, 8, 8\)"):
-        Proxy(Tokens, (X, Y), epochs=1).features()
+    with pytest.raises(ConfigError, match=r"'out' sees shape \(2, 8, 8\)"):
+        Proxy(Tokens, (X, Y), epochs=1)
 
 
 # -- once, and resumed ----------------------------------------------------------------------------------------------
@@ -325,6 +402,25 @@ def test_the_cost_is_remembered_and_counted_for_what_is_used(tmp_path: Path) -> 
     assert again.proxy_seconds == dear.proxy_seconds
 
 
+def test_the_pass_over_the_validation_set_is_part_of_glisters_cost_each_time(tmp_path: Path) -> None:
+    def made() -> Proxy:
+        return make(tmp_path, validation=(X[:50], Y[:50]))
+
+    first = coresets.run("glister", made(), 0.5, seed=0)
+    again = [coresets.run("glister", proxy, 0.5, seed=0) for proxy in [made()] for _ in range(2)]
+    spent = made()._store.seconds
+    validation = [seconds for name, seconds in spent.items() if "validation" in name]
+    assert len(validation) == 1
+    training = sum(spent[f"train-0-{epoch}"] for epoch in (1, 2, 3))
+    assert first.proxy_seconds == pytest.approx(training + spent["features-0-3"] + validation[0])
+    assert all(outcome.proxy_seconds == first.proxy_seconds for outcome in again)
+    without = make(tmp_path)
+    assert coresets.run("glister", without, 0.5, seed=0).proxy_seconds == pytest.approx(
+        training + spent["features-0-3"]
+    )
+    assert without.seconds_for(coresets.Craig().needs) == made().seconds_for(coresets.Craig().needs)
+
+
 def test_progress_is_told_by_a_function_or_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[tuple[str, int, int]] = []
     make(epochs=1, progress=lambda *event: told.append(event)).features()
@@ -355,13 +451,79 @@ def test_recordings_of_other_data_are_refused(tmp_path: Path) -> None:
         make(tmp_path)
 
 
+def test_recordings_of_a_model_with_other_layers_are_refused(tmp_path: Path) -> None:
+    """Same shapes of all parameters; nothing in it that changes from process to process."""
+
+    class Printed(nn.ReLU):
+        def extra_repr(self) -> str:
+            return f"like={object()}"
+
+    def with_layer(layer: nn.Module) -> nn.Module:
+        return nn.Sequential(nn.Linear(64, 16), layer, nn.Linear(16, 10))
+
+    relu, tanh, odd = tmp_path / "relu", nn.Tanh(), tmp_path / "odd"
+    Proxy(lambda: with_layer(nn.ReLU()), (X, Y), cache=relu)
+    Proxy(lambda: with_layer(nn.ReLU()), (X, Y), cache=relu)
+    with pytest.raises(StateError, match="of another proxy: model must be"):
+        Proxy(lambda: with_layer(tanh), (X, Y), cache=relu)
+    kept = [Proxy(lambda: with_layer(Printed()), (X, Y), cache=odd) for _ in range(2)]
+    assert kept[0].n == 300
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_single_number_makes_tensors_other_data(tmp_path: Path, dtype: torch.dtype) -> None:
+    x = X.to(dtype)
+    model = lambda: nn.Sequential(nn.Linear(64, 10, dtype=dtype))  # noqa: E731
+    Proxy(model, (x, Y), cache=tmp_path)
+    for place in (1, 150, 298):
+        other = x.clone()
+        other[place, 5] += 1
+        with pytest.raises(StateError, match="of another proxy: data must be"):
+            Proxy(model, (other, Y), cache=tmp_path)
+    with pytest.raises(StateError, match="of another proxy: data must be"):
+        Proxy(lambda: nn.Sequential(nn.Flatten(), model()[0]), (x.reshape(300, 8, 8), Y), cache=tmp_path)
+    Proxy(model, (x.t().contiguous().t(), Y), cache=tmp_path)  # the same numbers, laid out otherwise
+
+
+def test_the_digest_of_tensors_goes_over_all_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = Samples((X, Y)).fingerprint
+    monkeypatch.setattr("orderdp.coresets.samples._DIGESTED_AT_ONCE", 1000)
+    assert Samples((X, Y)).fingerprint == whole
+    assert Samples((torch.cat((X[:299], X[:1])), Y)).fingerprint != whole
+
+
+def test_recordings_of_an_older_version_are_refused(tmp_path: Path) -> None:
+    make(tmp_path, epochs=1).features()
+    index = json.loads((tmp_path / "proxy.json").read_text())
+    assert index["identity"]["version"] == 2
+    index["identity"]["version"] = 1
+    (tmp_path / "proxy.json").write_text(json.dumps(index))
+    with pytest.raises(StateError, match=r"version must be 2, it was 1. Use another folder, or remove this one"):
+        make(tmp_path)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32])
+def test_labels_may_be_whole_numbers_of_any_kind(dtype: torch.dtype) -> None:
+    class Named(Items):
+        def __getitem__(self, i: int):
+            return X[i], Y[i].to(dtype)
+
+    wanted = EL2N(epoch=1).scores(Proxy(net, (X, Y), epochs=1, batch_size=64))
+    for data in ((X, Y.to(dtype)), Named()):
+        proxy = Proxy(net, data, epochs=1, batch_size=64)
+        np.testing.assert_allclose(EL2N(epoch=1).scores(proxy), wanted, rtol=1e-5)
+        assert len(GraNd(epoch=1, layer="all").select(proxy, 0.5, seed=0)) == 150
+
+
 def test_a_proxy_knows_its_data_set() -> None:
     proxy = make()
     proxy.verify(TensorDataset(X, Y))
     with pytest.raises(DatasetError, match="made for 300 samples, the data set has 200"):
         proxy.verify((X[:200], Y[:200]))
-    with pytest.raises(DatasetError, match="as many samples, but not the same ones"):
-        proxy.verify((X + 1, Y))
+    for other in (X + 1, torch.cat((X[:1], X[:1], X[2:]))):
+        with pytest.raises(DatasetError, match="as many samples, but not the same ones"):
+            proxy.verify((other, Y))
+    proxy.verify(Items())
 
 
 def test_too_few_epochs_or_models_are_told_before_anything_is_trained(epochs_trained: list[int]) -> None:

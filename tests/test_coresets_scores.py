@@ -22,6 +22,7 @@ from orderdp.coresets import (
     LeastConfidence,
     Margin,
     Moderate,
+    MoSo,
     OwnScores,
     Prototypes,
 )
@@ -87,6 +88,11 @@ def test_logits_of_any_size_give_finite_scores() -> None:
         assert np.isfinite(method.scores(Arrays(logits=logits))).all()
 
 
+def test_a_margin_needs_two_classes() -> None:
+    with pytest.raises(ConfigError, match="Margin needs at least 2 classes, there is 1"):
+        Margin(balanced=False).select(Arrays(logits=np.zeros((4, 1))), 0.5, seed=0)
+
+
 # -- forgetting -----------------------------------------------------------------------------------------------------
 
 
@@ -134,6 +140,19 @@ def test_grand_of_the_last_layer_is_el2n_times_the_length_of_the_input() -> None
     lengths = np.sqrt(np.square(features).sum(1) + 1)
     scores = GraNd().scores(Arrays(features, LOGITS, LABELS))
     np.testing.assert_allclose(scores, error_norms(LOGITS, LABELS) * lengths, rtol=1e-5)
+
+
+def test_grand_goes_with_the_features_of_each_model() -> None:
+    rng = np.random.default_rng(2)
+    features, logits = rng.standard_normal((3, 90, 7)) * [[[1]], [[10]], [[0.1]]], rng.standard_normal((3, 90, 5))
+    each = [GraNd().scores(Arrays(f, z, LABELS)) for f, z in zip(features, logits, strict=True)]
+    np.testing.assert_allclose(GraNd().scores(Arrays(features, logits, LABELS)), np.mean(each, axis=0), rtol=1e-6)
+    one = Arrays(features[0], logits, LABELS)
+    np.testing.assert_allclose(GraNd(repeats=1).scores(one), each[0], rtol=1e-6)
+    assert EL2N().scores(one).shape == (90,)
+    moso = [MoSo().scores(Arrays(f, z, LABELS)) for f, z in zip(features, logits, strict=True)]
+    several = Arrays(features, logits, LABELS)
+    np.testing.assert_allclose(MoSo(repeats=None).scores(several), np.mean(moso, axis=0), rtol=1e-5)
 
 
 # -- CCS ------------------------------------------------------------------------------------------------------------
@@ -223,6 +242,27 @@ def test_own_scores_are_kept_from_the_end_that_was_asked_for() -> None:
     arrays = Arrays(scores=[3.0, 1.0, 2.0, 5.0])
     assert OwnScores(balanced=False).select(arrays, 0.5, seed=0).indices.tolist() == [0, 3]
     assert OwnScores(balanced=False, keep="smallest").select(arrays, 0.5, seed=0).indices.tolist() == [1, 2]
+
+
+def test_scores_are_ranked_as_they_were_given() -> None:
+    """In single precision neighbours among the first would be equal, and the others infinite."""
+    rng = np.random.default_rng(0)
+    for scores in (1e9 + np.arange(1000.0), 1e39 * (1 + np.arange(1000.0)), 10**9 + np.arange(1000)):
+        order = rng.permutation(1000)
+        kept = OwnScores(balanced=False).select(Arrays(scores=scores[order]), 0.99, seed=0).indices
+        assert kept.tolist() == np.flatnonzero(order >= 990).tolist()
+        kept = OwnScores(balanced=False, keep="smallest").select(Arrays(scores=scores[order]), 0.99, seed=0).indices
+        assert kept.tolist() == np.flatnonzero(order < 10).tolist()
+
+
+def test_the_precision_of_a_score_changes_no_choice_among_equal_ones() -> None:
+    scores = np.random.default_rng(0).integers(0, 4, 500).astype(np.float32)
+    for seed in range(5):
+        single, double = (
+            OwnScores(balanced=False).select(Arrays(scores=scores.astype(dtype)), 0.7, seed=seed).indices.tolist()
+            for dtype in (np.float32, np.float64)
+        )
+        assert single == double
 
 
 def test_equal_scores_are_chosen_among_fairly_and_by_the_seed() -> None:

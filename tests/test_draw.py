@@ -178,6 +178,16 @@ def test_counts_are_exact_and_indices_unique(
         assert scores[kept].min() >= scores[left_out].max()
 
 
+@settings(max_examples=50, deadline=None)
+@given(st.lists(score_values, min_size=1, max_size=60), st.integers(0, 2**32), st.data())
+def test_the_top_is_the_same_in_double_precision(values: list[float], key: int, data: st.DataObject) -> None:
+    scores, q = np.array(values, dtype=np.float32), data.draw(st.integers(1, len(values)))
+    in_double = kernels.top_of_pool(scores.astype(np.float64), q, key)
+    assert np.array_equal(in_double, kernels.top_of_pool(scores, q, key))
+    close = 1e9 + np.arange(len(values), dtype=np.float64)
+    assert kernels.top_of_pool(close, q, key).tolist() == list(range(len(values) - q, len(values)))
+
+
 @settings(max_examples=150, deadline=None)
 @given(designs(), st.integers(0, 2**32), st.randoms(use_true_random=False))
 def test_relabelling_a_pool_relabels_its_top(design: tuple[int, int, int], seed: int, shuffler) -> None:

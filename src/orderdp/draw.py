@@ -83,8 +83,9 @@ def top_of_pool(pooled: np.ndarray, q: int, tie_key: int) -> np.ndarray:
     """The indices of the `q` largest scores of a pool, ascending; equal scores are chosen among fairly.
 
     Args:
-        pooled: float32, as from `pool_scores`; +inf ranks first, -inf is not in the pool. No NaN.
-        q: How many to keep, at most the size of the pool.
+        pooled: Scores in any precision, as from `pool_scores`; +inf ranks first, -inf, which is what is not in the
+            pool, last. No NaN.
+        q: How many to keep; more than the pool has are filled up from what is not in it.
         tie_key: Key of the hash that orders equal scores.
     """
     ordered = pooled.copy()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from orderdp.checks import checked_labels
+from orderdp.coresets.given import check_label_range, checked_held_out, checked_numbers, common_length
 from orderdp.coresets.needs import Needs
 from orderdp.coresets.source import Labelled
 from orderdp.errors import ConfigError, DatasetError
@@ -18,10 +19,9 @@ from orderdp.errors import ConfigError, DatasetError
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Arrays", "check_finite"]
+__all__ = ["Arrays"]
 
 _KINDS = ("features", "logits", "labels", "correct", "scores")
-_ROWS_AT_ONCE = 4096
 
 
 class Arrays:
@@ -33,7 +33,7 @@ class Arrays:
     4
 
     Args:
-        features: (n, width).
+        features: (n, width), or (inits, n, width) from several models.
         logits: (n, classes), or (inits, n, classes) from several models.
         labels: n whole numbers; with logits, each below the number of classes.
         correct: (epochs, n) of True and False.
@@ -51,15 +51,17 @@ class Arrays:
         held_out: Labelled | None = None,
     ) -> None:
         self._given: dict[str, np.ndarray | None] = {
-            "features": _floats("features", features, (2,)),
-            "logits": _floats("logits", logits, (2, 3)),
+            "features": checked_numbers("features", features, (2, 3)),
+            "logits": checked_numbers("logits", logits, (2, 3)),
             "correct": None if correct is None else np.atleast_2d(np.asarray(correct, dtype=np.bool_)),
-            "scores": _floats("scores", scores, (1,)),
+            # Not cut to single precision: they are ranked as they are.
+            "scores": checked_numbers("scores", scores, (1,), np.float64),
         }
-        self.n = _common_length(self._given, labels)
+        self.n = common_length(self._given, labels)
+        self._check_models()
         self._given["labels"] = checked_labels(labels, self.n)
-        self._held_out = held_out
-        self._check_labels()
+        check_label_range(self._given["labels"], self._given["logits"])
+        self._held_out = checked_held_out(held_out, self._given)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Arrays:
@@ -90,9 +92,8 @@ class Arrays:
 
     @property
     def inits(self) -> int:
-        """As many as there are logits of."""
-        logits = self._given["logits"]
-        return len(logits) if logits is not None and logits.ndim == 3 else 1
+        """As many as there are logits of, or features."""
+        return self._models("logits") or self._models("features") or 1
 
     def check(self, needs: Needs, who: str) -> None:
         """Raises where an array is not there."""
@@ -105,16 +106,23 @@ class Arrays:
             raise ConfigError(
                 f"{who} needs logits of {needs.inits} models, (inits, n, classes); there are {self.inits}."
             )
+        wanted = self.inits if needs.inits is None else needs.inits
+        if needs.features and wanted > self._models("features"):
+            raise DatasetError(
+                f"{who} needs the features of each of {wanted} models, (inits, n, width); there are those of one. "
+                "Give all, or let the method ask one model: repeats=1."
+            )
+        correct = self._given["correct"]
+        if needs.correct and correct is not None and len(correct) < 2:
+            raise ConfigError(f"{who} needs at least 2 epochs, there is {len(correct)}.")
 
     def features(self, epoch: int | None = None, init: int = 0) -> np.ndarray:
-        """Those that were given."""
-        return self._there("features")
+        """Those that were given, of one of the models."""
+        return self._of_model("features", init)
 
     def logits(self, epoch: int | None = None, init: int = 0) -> np.ndarray:
         """Those that were given, of one of the models."""
-        given = self._there("logits")
-        one: np.ndarray = given[init] if given.ndim == 3 else given
-        return one
+        return self._of_model("logits", init)
 
     def correct(self, init: int = 0) -> np.ndarray:
         """What was given."""
@@ -150,53 +158,20 @@ class Arrays:
             raise DatasetError(f"{name} were not given. Give Arrays({name}=...).")
         return array
 
-    def _check_labels(self) -> None:
-        labels, logits = self._given["labels"], self._given["logits"]
-        if labels is None or logits is None:
-            return
-        if labels.min() < 0 or labels.max() >= logits.shape[-1]:
+    def _of_model(self, name: str, init: int) -> np.ndarray:
+        given = self._there(name)
+        one: np.ndarray = given[init] if given.ndim == 3 else given
+        return one
+
+    def _models(self, name: str) -> int:
+        """How many models an array is of; 0 where there is none."""
+        array = self._given[name]
+        return 0 if array is None else len(array) if array.ndim == 3 else 1
+
+    def _check_models(self) -> None:
+        features, logits = self._models("features"), self._models("logits")
+        if features > 1 and logits and features != logits:
             raise DatasetError(
-                f"labels must be in [0, {logits.shape[-1]}), the number of logits; they go from {labels.min()} to "
-                f"{labels.max()}."
+                f"features and logits must be of the same models, got features of {features} models and "
+                f"logits of {logits}."
             )
-
-
-def check_finite(name: str, values: np.ndarray) -> None:
-    """Raises with the rows in which something is NaN or infinite. Looks at few rows at once."""
-    bad: list[int] = []
-    for start in range(0, len(values), _ROWS_AT_ONCE):
-        block = values[start : start + _ROWS_AT_ONCE]
-        bad += (np.flatnonzero(~np.isfinite(block).reshape(len(block), -1).all(1)) + start).tolist()
-    if bad:
-        shown = ", ".join(map(str, bad[:5])) + (", ..." if len(bad) > 5 else "")
-        raise DatasetError(
-            f"{name} must be finite; {len(bad)} of {len(values)} rows hold NaN or infinity: {shown}. "
-            "Leave these samples out, or find out why the model gives such numbers."
-        )
-
-
-def _floats(name: str, values: Any, dimensions: tuple[int, ...]) -> np.ndarray | None:
-    if values is None:
-        return None
-    array = np.asarray(values)
-    if array.ndim not in dimensions or not np.issubdtype(array.dtype, np.number):
-        wanted = " or ".join(map(str, dimensions))
-        raise DatasetError(
-            f"{name} must be numbers in {wanted} dimension(s), got {array.dtype} of shape {array.shape}."
-        )
-    for block in array if array.ndim == 3 else [array]:
-        check_finite(name, block)
-    return np.ascontiguousarray(array, dtype=np.float32)
-
-
-def _common_length(given: dict[str, np.ndarray | None], labels: Any) -> int:
-    axis = {"features": 0, "logits": -2, "correct": 1, "scores": 0}
-    lengths = {name: array.shape[axis[name]] for name, array in given.items() if array is not None}
-    if labels is not None:
-        lengths["labels"] = np.asarray(labels).size
-    if not lengths or 0 in lengths.values():
-        raise DatasetError("at least one array must be given, and none may be empty.")
-    if len(set(lengths.values())) > 1:
-        shown = ", ".join(f"{length} {name}" for name, length in lengths.items())
-        raise DatasetError(f"all arrays must be of the same samples, there are {shown}.")
-    return int(next(iter(lengths.values())))

@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from orderdp.errors import ConfigError
+from orderdp.policies.kit import proportional
 
 __all__ = ["Balance", "budgets", "check_balance", "class_members", "even_budgets", "proportional_budgets"]
 
@@ -27,7 +28,7 @@ def budgets(labels: np.ndarray, k: int, balanced: Literal[True, "equal"] = True)
     """How many of each class are kept, `k` in all.
 
     >>> budgets(np.array([0, 0, 0, 0, 0, 0, 1, 1, 2]), 4)
-    {0: 3, 1: 1, 2: 0}
+    {0: 2, 1: 1, 2: 1}
     >>> budgets(np.array([0, 0, 0, 0, 0, 0, 1, 1, 2]), 6, "equal")
     {0: 3, 1: 2, 2: 1}
 
@@ -53,15 +54,17 @@ def class_members(labels: np.ndarray) -> dict[int, np.ndarray]:
 
 
 def proportional_budgets(sizes: np.ndarray, k: int) -> np.ndarray:
-    """Budgets in proportion to `sizes`, `k` in all: whole parts first, then the largest remainders.
+    """Budgets in proportion to `sizes`, `k` in all, by the rule of `orderdp.policies.kit.proportional`.
 
-    Equal remainders go to the larger group, then to the earlier one. A group never gets more than it has.
+    Whole parts first, then the largest remainders; as long as there is one for each, no group goes without. Equal
+    remainders go to the larger group, then to the earlier one. A group never gets more than it has.
     """
     sizes = _checked(sizes, k)
-    whole, remainder = np.divmod(sizes * k, max(1, int(sizes.sum())))
-    missing = k - int(whole.sum())
-    whole[np.lexsort((-sizes, -remainder))[:missing]] += 1
-    return whole
+    given = np.zeros_like(sizes)
+    if k:
+        largest_first = np.argsort(-sizes, kind="stable")
+        given[largest_first] = proportional(sizes[largest_first], k)
+    return given
 
 
 def even_budgets(sizes: np.ndarray, k: int) -> np.ndarray:

@@ -11,7 +11,7 @@ from orderdp.coresets.budgets import even_budgets
 from orderdp.coresets.el2n import EL2N
 from orderdp.coresets.forgetting import Forgetting
 from orderdp.coresets.grand import GraNd
-from orderdp.coresets.method import Group, Method, ScoreMethod, Task
+from orderdp.coresets.method import Group, Method, ScoreMethod, Task, checked_scores
 from orderdp.coresets.needs import Needs
 from orderdp.coresets.own_scores import OwnScores
 from orderdp.errors import ConfigError
@@ -28,15 +28,16 @@ def stratified(scores: np.ndarray, count: int, drop: float, strata: int, rng: np
     """The places of `count` samples: without the hardest, evenly over ranges of equal width of the score.
 
     Args:
-        scores: One number for each sample, largest for the hardest; infinite counts as just above the largest.
+        scores: One number for each sample, largest for the hardest; infinite ones count as just above the largest, or
+            just below the smallest.
         count: How many.
         drop: Share of the samples, the hardest, that is left out; less where too few would be left.
         strata: Number of ranges. What a range cannot fill is shared among the others.
         rng: Draws within a range, and among equally hard ones.
     """
     finite = scores[np.isfinite(scores)]
-    top = finite.max() if len(finite) else 0.0
-    scores = np.nan_to_num(scores, posinf=top + 1.0)
+    low, high = (finite.min(), finite.max()) if len(finite) else (0.0, 0.0)
+    scores = np.nan_to_num(scores, posinf=high + 1.0, neginf=low - 1.0)
     order = rng.permutation(len(scores))
     easiest_first = order[np.argsort(scores[order], kind="stable")]
     kept = easiest_first[: max(count, len(scores) - round(drop * len(scores)))]
@@ -80,7 +81,8 @@ class CCS(Method):
 
     def choose(self, task: Task) -> Selection:
         """Within each group, in the order of the samples."""
-        scores = self.rating.rate(task.source, task.seed)
+        scores = np.asarray(self.rating.rate(task.source, task.seed))
+        checked_scores(scores, task.source.n, type(self.rating).__name__)
 
         def picks(group: Group) -> np.ndarray:
             return stratified(scores[group.members], group.count, self.drop, self.strata, task.rng(group.name))

@@ -10,10 +10,13 @@ import torch
 from orderdp.coresets.method import ScoreMethod
 from orderdp.coresets.needs import Needs
 from orderdp.coresets.source import Source
-from orderdp.errors import ConfigError
+from orderdp.errors import ConfigError, DatasetError
 from orderdp.planning import is_count
 
 __all__ = ["DeepFool", "perturbation_norms"]
+
+# Squared slopes up to here are rounding: single precision ends soon after.
+_FLAT = 1e-30
 
 
 def perturbation_norms(
@@ -21,7 +24,8 @@ def perturbation_norms(
 ) -> torch.Tensor:
     """Euclidean norm of the change that DeepFool needs to change each prediction.
 
-    Each iteration takes the nearest boundary of the linearised model and steps onto it.
+    Each iteration takes the nearest boundary of the linearised model and steps onto it. Where the model is flat there
+    is none, so a sample that stands there, or gets there, is infinitely far.
 
     Args:
         model: In evaluation mode.
@@ -32,33 +36,43 @@ def perturbation_norms(
     """
     with torch.no_grad():
         ranked = model(inputs).argsort(1, descending=True)[:, :classes]
+    if ranked.shape[1] < 2:
+        raise ConfigError(f"DeepFool needs at least 2 classes, the model has {ranked.shape[1]}.")
     change = torch.zeros_like(inputs)
     active = torch.arange(len(inputs), device=inputs.device)
+    lost = torch.zeros(len(inputs), dtype=torch.bool, device=inputs.device)
     for _ in range(iterations):
         here = (inputs[active] + (1 + overshoot) * change[active]).requires_grad_()
         logits = model(here).gather(1, ranked[active])
         standing = logits.argmax(1) == 0
         if not standing.any():
             break
-        change[active[standing]] += _step_to_boundary(logits, here)[standing]
-        active = active[standing]
+        step, leads = _step_to_boundary(logits, here)
+        lost[active[standing & ~leads]] = True
+        change[active[standing & leads]] += step[standing & leads]
+        active = active[standing & leads]
     norms: torch.Tensor = torch.linalg.vector_norm(change.flatten(1), dim=1)
-    return norms
+    return norms.masked_fill(lost, torch.inf)
 
 
-def _step_to_boundary(logits: torch.Tensor, here: torch.Tensor) -> torch.Tensor:
-    """The shortest step onto a boundary between the first class and another, of the model as it is linear here."""
+def _step_to_boundary(logits: torch.Tensor, here: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The shortest step onto a boundary between the first class and another, of the model as it is linear here.
+
+    And whether there is such a step: not where no class has a slope.
+    """
     slopes = torch.stack(
         [torch.autograd.grad(logits[:, c].sum(), here, retain_graph=True)[0] for c in range(logits.shape[1])]
     )
     normals = (slopes[1:] - slopes[:1]).flatten(2)
     gaps = (logits[:, :1] - logits[:, 1:]).detach().T
-    squares = normals.square().sum(2).clamp(min=1e-12)
-    nearest = (gaps / squares.sqrt()).argmin(0)
+    squares = normals.square().sum(2)
+    distances = torch.where(squares > _FLAT, gaps / squares.sqrt(), torch.inf)
+    nearest = distances.argmin(0)
     samples = torch.arange(len(here), device=here.device)
     # A little is added, as in the paper's code, or a sample that stands on a boundary would not move.
     size = (gaps[nearest, samples] + 1e-4) / squares[nearest, samples]
-    return (size[:, None] * normals[nearest, samples]).reshape(here.shape)
+    step = (size[:, None] * normals[nearest, samples]).reshape(here.shape)
+    return step, distances[nearest, samples].isfinite()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +101,12 @@ class DeepFool(ScoreMethod):
 
     def rate(self, source: Source, seed: int) -> np.ndarray:
         """Less the norm of the perturbation, so that the nearest to a boundary come first."""
+        _, inputs, _ = next(iter(source.batches()))
+        if not inputs.is_floating_point():  # or the proxy would be trained first
+            raise DatasetError(
+                f"DeepFool changes the inputs, so they must be floats, got {inputs.dtype}. Give the proxy a data set "
+                "that converts them, and a model that takes them so."
+            )
         model, norms = source.model(), np.empty(source.n, dtype=np.float32)
         for indices, inputs, _ in source.batches():
             found = perturbation_norms(model, inputs, iterations=self.iterations, classes=self.classes)

@@ -109,5 +109,8 @@ class GeneralizationPruning(Method):
             leave = len(order) - group.count
             removed.append(order[:leave])
             kept.append(order[leave:])
+        # Classes that keep nothing are removed too: part of the sum, though nothing of them can be exchanged.
+        removed.append(np.setdiff1d(np.arange(task.source.n), np.concatenate([*removed, *kept])))
+        kept.append(np.empty(0, dtype=np.int64))
         anneal(vectors, removed, kept, self.moves, task.rng("anneal"))
         return Selection(np.sort(np.concatenate(kept)))

@@ -77,8 +77,8 @@ class Glister(Method):
 
     @property
     def needs(self) -> Needs:
-        """Features and logits."""
-        return Needs(features=True, logits=True, labels=True)
+        """Features and logits, of the validation set too."""
+        return Needs(features=True, logits=True, labels=True, validation=True)
 
     def choose(self, task: Task) -> Selection:
         """One greedy run over all groups, each within its budget, in that order."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 from typing import Literal
 
 import numpy as np
@@ -25,8 +26,10 @@ def gradient_norms(model: torch.nn.Module, inputs: torch.Tensor, labels: torch.T
 
     A sample's gradient is its own: it depends neither on the batch it stands in nor on the batch's size.
     """
+    # Each tensor under one name, as these have it: a state dict has tied ones under all of theirs.
     parameters = {name: value.detach() for name, value in model.named_parameters() if value.requires_grad}
-    rest = {name: value.detach() for name, value in model.state_dict().items() if name not in parameters}
+    everything = chain(model.named_parameters(), model.named_buffers())
+    rest = {name: value.detach() for name, value in everything if name not in parameters}
 
     def loss(weights: dict[str, torch.Tensor], one: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
         logits = functional_call(model, {**weights, **rest}, (one.unsqueeze(0),))

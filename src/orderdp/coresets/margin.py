@@ -10,6 +10,7 @@ from orderdp.coresets.last_layer import softmax
 from orderdp.coresets.method import ScoreMethod
 from orderdp.coresets.needs import Needs
 from orderdp.coresets.source import Source
+from orderdp.errors import ConfigError
 
 __all__ = ["Margin", "lack_of_margin"]
 
@@ -20,6 +21,8 @@ def lack_of_margin(logits: np.ndarray) -> np.ndarray:
     >>> lack_of_margin(np.log(np.array([[0.5, 0.25, 0.25]]))).tolist()
     [0.75]
     """
+    if logits.shape[1] < 2:
+        raise ConfigError(f"Margin needs at least 2 classes, there is {logits.shape[1]}.")
     second, first = np.partition(softmax(logits), -2, axis=1)[:, -2:].T
     return np.asarray(1 - (first - second))
 

@@ -19,7 +19,7 @@ from orderdp.policies.kit import count_kept
 from orderdp.policy import Selection
 from orderdp.randomness import generator, key64
 
-__all__ = ["Group", "Method", "ScoreMethod", "Task", "Weighted", "inits_of"]
+__all__ = ["Group", "Method", "ScoreMethod", "Task", "Weighted", "checked_scores", "inits_of"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,10 +77,10 @@ class Task:
 
     def largest(self, scores: np.ndarray) -> Selection:
         """The largest scores of each group, in the order of the samples; equal ones are chosen among fairly."""
-        kept = []
+        scores, kept = checked_scores(scores, self.source.n, self.who), []
         for group in self.groups:
             key = key64(self.seed, "coreset", self.who, "ties", group.name)
-            kept.append(group.members[draw.top_of_pool(scores[group.members].astype(np.float32), group.count, key)])
+            kept.append(group.members[draw.top_of_pool(scores[group.members], group.count, key)])
         return Selection(np.sort(np.concatenate(kept)))
 
     def pick(self, picks: Callable[[Group], np.ndarray]) -> Selection:
@@ -108,8 +108,9 @@ class Method:
     """A static method: it chooses once, before training.
 
     Args:
-        balanced: True: each class keeps its share, to the nearest sample. "equal": each class keeps as many; what a
-            small class cannot fill goes to the others. False: classes do not matter.
+        balanced: True: each class keeps its share, and at least one sample where there is one for each class.
+            "equal": each class keeps as many; what a small class cannot fill goes to the others. False: classes do
+            not matter.
     """
 
     balanced: Balance = True
@@ -172,3 +173,24 @@ class ScoreMethod(Method):
 def inits_of(needs: Needs, source: Source) -> Iterator[int]:
     """Which models a method averages over."""
     return iter(range(source.inits if needs.inits is None else needs.inits))
+
+
+def checked_scores(scores: np.ndarray, n: int, who: str) -> np.ndarray:
+    """One number for each of `n` samples, infinite ones included, in double precision; or an error.
+
+    Args:
+        scores: Of a method, which may be one that a user has written.
+        n: How many there must be.
+        who: Whose they are.
+    """
+    scores = np.asarray(scores, dtype=np.float64)
+    if scores.shape != (n,):
+        raise DatasetError(f"the scores of {who} must be {n} numbers, one for each sample, got shape {scores.shape}.")
+    bad = np.flatnonzero(np.isnan(scores))
+    if len(bad):
+        shown = ", ".join(map(str, bad[:5])) + (", ..." if len(bad) > 5 else "")
+        raise DatasetError(
+            f"the scores of {who} must be numbers; {len(bad)} of {n} are NaN: {shown}. "
+            "Give such samples inf to keep them first, or -inf to keep them last."
+        )
+    return scores

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -58,10 +60,9 @@ class Models:
     @cached_property
     def identity(self) -> Mapping[str, Any]:
         """What the trained models depend on, as plain values."""
-        shapes = {key: tuple(value.shape) for key, value in self._fresh(0).state_dict().items()}
         return {
-            "data": self.samples.checksum,
-            "model": str(shapes),
+            "data": self.samples.fingerprint,
+            "model": _digest(self._fresh(0)),
             "head": self.head,
             "recipe": repr(self.recipe),
         }
@@ -126,3 +127,11 @@ class Models:
             raise DatasetError(
                 f"labels go up to {self.samples.labels.max()}, but the model has {self.sizes[1]} outputs."
             )
+
+
+def _digest(model: nn.Module) -> str:
+    """Of a model's layers as it prints them, and of the shapes of its parameters."""
+    # Some layers print functions and other objects with their address, which changes from process to process.
+    printed = re.sub(r" at 0x[0-9a-fA-F]+", "", repr(model))
+    shapes = {key: tuple(value.shape) for key, value in model.state_dict().items()}
+    return f"{type(model).__name__} {blake2b(f'{printed}{shapes}'.encode(), digest_size=16).hexdigest()}"

@@ -18,6 +18,7 @@ class Needs:
         correct: Whether each sample was predicted right when it was trained on, epoch by epoch.
         model: The trained model itself, and the samples.
         scores: One number for each sample, made elsewhere.
+        validation: Features and logits of the validation set, where there is one.
         epoch: After how many epochs of training, or None for the end of it.
         inits: How many models, each from weights of its own; None for as many as there are.
         every_epoch: Whether features and logits are wanted after each epoch instead of after one.
@@ -29,6 +30,7 @@ class Needs:
     correct: bool = False
     model: bool = False
     scores: bool = False
+    validation: bool = False
     epoch: int | None = None
     inits: int | None = 1
     every_epoch: bool = False

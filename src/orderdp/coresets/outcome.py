@@ -73,7 +73,8 @@ def run(method: Method | str, proxy: Source, prune_ratio: float, *, seed: int, *
     if parameters and not isinstance(method, str):
         raise ConfigError(f"parameters belong to a method given by name, got them with {method!r}.")
     task = chosen.task(proxy, prune_ratio, seed)
-    before, start = proxy.seconds_for(chosen.needs), time.perf_counter()
+    start = time.perf_counter()
+    before = proxy.seconds_for(chosen.needs)
     scores = chosen.rate(proxy, seed) if isinstance(chosen, ScoreMethod) else None
     selection = chosen.choose(task) if scores is None else task.largest(scores)
     took, of_proxy = time.perf_counter() - start, proxy.seconds_for(chosen.needs)

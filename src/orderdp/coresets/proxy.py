@@ -100,7 +100,7 @@ class Proxy:
         other = Samples(dataset, labels)
         if other.n != self.n:
             raise DatasetError(f"this proxy was made for {self.n} samples, the data set has {other.n}.")
-        if other.checksum != self.checksum:
+        if not self._samples.is_same_as(other):
             raise DatasetError("this proxy was made for other data: as many samples, but not the same ones.")
 
     def check(self, needs: Needs, who: str) -> None:
@@ -144,7 +144,7 @@ class Proxy:
         """Features, logits and labels of the validation set, where there is one."""
         if self._validation is None:
             return None
-        names = [f"{kind}-validation-{self._validation.checksum}" for kind in ("features", "logits")]
+        names = self._validation_names()
         if not all(map(self._store.has, names)):
             record(self._models, self._validation, names, self.epochs, 0)
         return Labelled(self._store.load(names[0]), self._store.load(names[1]), self._validation.labels)
@@ -173,6 +173,8 @@ class Proxy:
                 with_features = seconds.get(f"features-{init}-{epoch}", 0.0)
                 alone = seconds.get(f"logits-{init}-{epoch}", with_features)
                 total += with_features if needs.features else alone if needs.logits else 0.0
+        if needs.validation and self._validation is not None:
+            total += seconds.get(self._validation_names()[0], 0.0)
         return total
 
     def _recorded(self, kind: str, epoch: int | None, init: int) -> np.ndarray:
@@ -183,6 +185,10 @@ class Proxy:
             kinds = ("features", "logits") if kind == "features" else ("logits",)
             record(self._models, self._samples, [f"{k}-{init}-{epoch}" for k in kinds], epoch, init)
         return self._store.load(name)
+
+    def _validation_names(self) -> list[str]:
+        assert self._validation is not None
+        return [f"{kind}-validation-{self._validation.fingerprint}" for kind in ("features", "logits")]
 
     def _moment(self, epoch: int | None, init: int) -> int:
         moment = self.epochs if epoch is None else epoch

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import numpy as np
 import torch
 
-from orderdp.coresets.arrays import check_finite
+from orderdp.coresets.given import check_finite
 from orderdp.coresets.heads import Tap
 from orderdp.coresets.models import Models
 from orderdp.coresets.progress import told
@@ -39,7 +39,7 @@ def record(models: Models, samples: Samples, names: list[str], epoch: int, init:
         writing = [models.store.writing(name, shape, np.float32) for name, shape in zip(names, shapes, strict=True)]
         files = [stack.enter_context(file) for file in writing]
         for indices, x, _ in samples.batches(batches):
-            model(x.to(models.device))
+            tap.check(model(x.to(models.device)))
             for file, block in zip(files, (tap.features, tap.logits)[-len(files) :], strict=True):
                 file[indices] = block.float().cpu().numpy()
             step()

@@ -1,4 +1,4 @@
-"""The proxy's view of a data set: batches of (inputs, labels), and a checksum that tells it from others."""
+"""The proxy's view of a data set: batches of (inputs, labels), and what tells it from others."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from orderdp.errors import DatasetError
 __all__ = ["Samples"]
 
 _LOOKED_AT = 16
+_DIGESTED_AT_ONCE = 1 << 24  # bytes
 
 
 class Samples:
@@ -57,8 +58,8 @@ class Samples:
 
     @cached_property
     def checksum(self) -> str:
-        """Of the number of samples, all labels and the inputs of some."""
-        first, second = self._bytes(), self._bytes()
+        """Of the number of samples, all labels and the inputs of some. The same whatever the form of the data set."""
+        first, second = (_bytes(self._some()[1]) for _ in range(2))
         if first != second:
             raise DatasetError(
                 "the data set must give the same samples each time they are read, it gives different ones. "
@@ -68,6 +69,24 @@ class Samples:
         for part in (str(self.n).encode(), self.labels.tobytes(), first):
             digest.update(part)
         return digest.hexdigest()
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """What recordings are kept under: the checksum and, of tensors, a digest of all inputs."""
+        if self._tensors is None:
+            return self.checksum
+        inputs = self._tensors[0]
+        digest = blake2b(f"{inputs.dtype} {tuple(inputs.shape)}".encode(), digest_size=16)
+        rows = max(1, _DIGESTED_AT_ONCE // max(1, inputs[0].numel() * inputs.element_size()))
+        for start in range(0, self.n, rows):
+            digest.update(_bytes(inputs[start : start + rows]))
+        return f"{self.checksum}-{digest.hexdigest()}"
+
+    def is_same_as(self, other: Samples) -> bool:
+        """Whether the samples are the same: all of them where both are tensors, else as far as the checksum sees."""
+        if self._tensors is None or other._tensors is None:
+            return self.checksum == other.checksum
+        return self.fingerprint == other.fingerprint
 
     def in_order(self, batch_size: int) -> list[np.ndarray]:
         """The indices of all samples, in batches."""
@@ -79,21 +98,18 @@ class Samples:
             x, y = self._tensors
             for batch in indices:
                 places = torch.from_numpy(batch)
-                yield batch, x[places], y[places]
+                yield batch, x[places], _long(y[places])
             return
         wanted = [batch.tolist() for batch in indices]
         loader: DataLoader[Any] = DataLoader(
             self._dataset, batch_sampler=wanted, num_workers=self._workers, generator=torch.Generator()
         )
         for batch, (inputs, labels) in zip(wanted, loader, strict=True):
-            yield np.array(batch), inputs, torch.as_tensor(labels)
+            yield np.array(batch), inputs, _long(torch.as_tensor(labels))
 
     def _some(self) -> tuple[np.ndarray, torch.Tensor, torch.Tensor]:
         """A few samples from all over the data set."""
         return next(self.batches([np.unique(np.linspace(0, self.n - 1, _LOOKED_AT).astype(np.int64))]))
-
-    def _bytes(self) -> bytes:
-        return np.ascontiguousarray(self._some()[1].cpu().numpy()).tobytes()
 
     def _declared_labels(self) -> np.ndarray | None:
         """The data set's own list of labels, as torchvision's have it, if it agrees with some of the items."""
@@ -102,6 +118,17 @@ class Samples:
             return None
         places, _, labels = self._some()
         return declared if np.array_equal(declared[places], labels.numpy()) else None
+
+
+def _bytes(inputs: torch.Tensor) -> bytes:
+    # As bytes before numpy sees them: it does not know all types of torch.
+    return inputs.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+
+
+def _long(labels: torch.Tensor) -> torch.Tensor:
+    """Whole numbers as the loss wants them; anything else stays what it is, so that the check sees it."""
+    whole = not (labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool)
+    return labels.long() if whole else labels
 
 
 def _tensors_of(dataset: Any) -> tuple[torch.Tensor, torch.Tensor] | None:

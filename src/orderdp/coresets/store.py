@@ -20,7 +20,7 @@ from orderdp.state import load_checkpoint, save_checkpoint
 
 __all__ = ["Store"]
 
-_VERSION = 1
+_VERSION = 2
 
 
 class Store:
