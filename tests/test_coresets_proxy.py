@@ -86,6 +86,12 @@ def test_the_proxy_learns() -> None:
     assert (proxy.logits(0).argmax(1) == proxy.labels).mean() < 0.4
 
 
+def test_the_proxy_learns_where_gradients_are_switched_off() -> None:
+    with torch.no_grad():
+        found = np.array(make().logits())
+    np.testing.assert_array_equal(found, make().logits())
+
+
 def test_each_epoch_and_each_init_is_a_model_of_its_own() -> None:
     proxy = make(inits=2)
     recorded = [proxy.logits(epoch, init) for epoch in range(4) for init in range(2)]

@@ -85,6 +85,7 @@ def own_generators(seed: int, *tags: int | str, device: torch.device) -> Iterato
         yield
 
 
+@torch.enable_grad()  # features may be asked for where gradients are switched off
 def train_epoch(
     model: nn.Module,
     optimiser: torch.optim.Optimizer,
