@@ -447,6 +447,37 @@ def test_labels_that_are_missing_and_trials_are_refused(tmp_path: Path) -> None:
         make(tmp_path).train(trial=SimpleNamespace(number=1))
 
 
+class WeightsClasses(Trainer):
+    def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **kwargs: Any) -> Any:
+        outputs = model(**{name: value for name, value in inputs.items() if name != "labels"})
+        weight = torch.tensor([1.0, 10.0, 100.0, 1000.0])
+        loss = torch.nn.functional.cross_entropy(outputs.logits, inputs["labels"], weight)
+        return (loss, outputs) if return_outputs else loss
+
+
+class MixedIn(PruningMixin, WeightsClasses):
+    pass
+
+
+def weighted_losses(outputs: Any, inputs: Any) -> torch.Tensor:
+    weight = torch.tensor([1.0, 10.0, 100.0, 1000.0])
+    return torch.nn.functional.cross_entropy(outputs.logits, inputs["labels"], weight, reduction="none")
+
+
+def test_a_loss_of_the_trainer_behind_the_mixin_is_not_replaced_in_silence(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"must be transformers' own, got that of WeightsClasses.*sample_losses"):
+        make(tmp_path, kind=MixedIn)
+    given = {"sample_losses": weighted_losses, "eval_dataset": work.dataset()[:8]}
+    trainer = make(tmp_path, kind=MixedIn, given=given, num_train_epochs=1, learning_rate=0.0, dropout=0.0)
+    trainer.train()
+    scores, index = trainer.pruner.scores, int(trainer.pruner.scores.isfinite().nonzero()[0])
+    alone = trainer.data_collator([trainer.train_dataset[index]])
+    assert scores[index].item() == pytest.approx(weighted_losses(trainer.model.eval()(**alone), alone).item(), rel=1e-4)
+    batch = trainer.data_collator(given["eval_dataset"])
+    own = trainer.compute_loss(trainer.model.eval(), batch)
+    assert trainer.evaluate()["eval_loss"] == pytest.approx(own.item(), rel=1e-4), "evaluation is the Trainer's own"
+
+
 class Insists(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import Sampler
 
 from orderdp.errors import ConfigError, DatasetError, FeedbackError, StateError
-from orderdp.integrations.huggingface_checks import check_trainer
+from orderdp.integrations.huggingface_checks import check_loss_behind, check_trainer
 from orderdp.integrations.huggingface_losses import needs_labels, output_losses, told
 from orderdp.loading import Indexed, length_of
 from orderdp.pruner import Pruner
@@ -108,6 +108,8 @@ class PruningMixin(_Trainer):
     ) -> None:
         if not isinstance(pruner, Pruner):
             raise ConfigError(f"pruner must be an orderdp.Pruner, got {type(pruner).__name__}.")
+        if sample_losses is None:
+            check_loss_behind(PruningMixin, type(self))
         train_set = kwargs.get("train_dataset", args[3] if len(args) > 3 else None)
         if train_set is not None:
             length_of(train_set)
@@ -177,7 +179,9 @@ class PruningMixin(_Trainer):
                     f"a training batch must have the samples' indices under {INDEX!r}, it has {sorted(inputs)}. Let "
                     "get_train_dataloader be that of PruningMixin, and keep the entry in what you make of its batches."
                 )
-            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+            return super().compute_loss(
+                model, inputs, return_outputs=return_outputs, num_items_in_batch=num_items_in_batch
+            )
         batch = {name: value for name, value in inputs.items() if name != INDEX}
         index, bare = inputs[INDEX], self._bare_model()
         shown = needs_labels(bare, batch)
