@@ -24,7 +24,7 @@ from transformers import (
 )
 
 import orderdp
-from orderdp.errors import ConfigError
+from orderdp.errors import ConfigError, FeedbackError
 from orderdp.integrations.huggingface import INDEX, PruningTrainer
 
 N = 45
@@ -99,6 +99,13 @@ class RecordingTrainer(Recorder, PruningTrainer):
     pass
 
 
+class SilentTrainer(PruningTrainer):
+    """Computes its loss alone, and tells the pruner nothing."""
+
+    def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        return model(**{name: value for name, value in inputs.items() if name != INDEX}).loss
+
+
 def make(
     folder: Path,
     task: str = "classify",
@@ -143,10 +150,10 @@ def result(trainer: Any) -> dict[str, Any]:
 
 
 def refusal(folder: Path, **options: Any) -> str:
-    """What a training that must not start says."""
+    """What a training that must not start, or not go on, says."""
     try:
         make(folder, **options).train()
-    except ConfigError as error:
+    except (ConfigError, FeedbackError) as error:
         return str(error)
     return "nothing was wrong"
 
@@ -183,6 +190,7 @@ def two_processes(folder: Path) -> dict[str, Any]:
         "sharded": refusal(folder / "sharded", pruner=on_top),
         "uneven": refusal(folder / "uneven", accelerator_config={"even_batches": False}),
         "dispatched": refusal(folder / "dispatched", accelerator_config={"dispatch_batches": True}),
+        "silent": refusal(folder / "silent", kind=SilentTrainer),
     }
 
 

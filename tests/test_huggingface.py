@@ -478,6 +478,56 @@ def test_a_loss_of_the_trainer_behind_the_mixin_is_not_replaced_in_silence(tmp_p
     assert trainer.evaluate()["eval_loss"] == pytest.approx(own.item(), rel=1e-4), "evaluation is the Trainer's own"
 
 
+@pytest.mark.parametrize("accumulate", [1, 4])
+def test_a_loss_in_front_of_the_mixin_must_come_back_to_the_pruner(tmp_path: Path, accumulate: int) -> None:
+    options = {"gradient_accumulation_steps": accumulate, "save_strategy": "steps", "save_steps": 1}
+    silent = make(tmp_path / "silent", kind=work.SilentTrainer, **options)
+    with pytest.raises(FeedbackError, match=r"no loss came back from the first step.*super\(\)\.compute_loss"):
+        silent.train()
+    assert silent.state.global_step == 1
+    make(tmp_path, **options, max_steps=3).train()
+    resumed = make(tmp_path, kind=work.SilentTrainer, **options)
+    with pytest.raises(FeedbackError, match="no loss came back"):
+        resumed.train(resume_from_checkpoint=True)
+    assert resumed.state.global_step == 4
+
+
+class Tells(work.SilentTrainer):
+    """Computes its loss alone, but the pruner hears of it; of a whole step at once, when its last batch is there."""
+
+    def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        loss = super().compute_loss(model, inputs, *args, **kwargs)
+        waiting = self.__dict__.setdefault("waiting", [])
+        waiting.append(inputs[INDEX])
+        if self.accelerator.sync_gradients:
+            index = torch.cat(waiting)
+            self.pruner.update(index, loss.detach().expand(len(index)))
+            waiting.clear()
+        return loss
+
+
+def test_losses_may_come_back_another_way_or_not_at_all_where_none_is_needed(tmp_path: Path) -> None:
+    telling = make(tmp_path, kind=Tells, gradient_accumulation_steps=4, num_train_epochs=2)
+    telling.train()
+    assert telling.pruner.report()["kept"] == 2 * KEPT
+    indifferent = make(tmp_path, kind=work.SilentTrainer, policy=policies.DynamicRandom(0.4), num_train_epochs=2)
+    assert indifferent.train().global_step == 14
+
+
+class RunsOutOfMemory(PruningTrainer):
+    def training_step(self, *args: Any, **kwargs: Any) -> Any:
+        if self._train_batch_size == BATCH_SIZE:
+            raise RuntimeError("CUDA out of memory.")
+        return super().training_step(*args, **kwargs)
+
+
+def test_a_first_step_that_does_not_fit_into_memory_is_no_missing_loss(tmp_path: Path) -> None:
+    trainer = make(tmp_path, kind=RunsOutOfMemory, auto_find_batch_size=True, num_train_epochs=1)
+    trainer.train()
+    assert trainer._train_batch_size < BATCH_SIZE
+    assert trainer.pruner.report()["kept"] == KEPT
+
+
 class Insists(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -588,6 +638,7 @@ def test_what_would_leave_processes_waiting_is_refused_by_all_of_them(ranks: lis
         assert "Give Pruner(..., shard=False)" in rank["sharded"]
         assert "must have even_batches=True" in rank["uneven"]
         assert "must have dispatch_batches=False" in rank["dispatched"]
+        assert "no loss came back from the first step" in rank["silent"]
 
 
 @pytest.mark.parametrize(

@@ -124,6 +124,8 @@ class PruningMixin(_Trainer):
         self._sample_losses = sample_losses
         self._train_set: Indexed | None = None
         self._step = (1, 0)  # batches and samples of the optimiser step
+        self._waits = getattr(pruner.policy, "needs_feedback", True)  # for the first losses to come back
+        self._kept_before: float | None = None
         # Where a model does so, the Trainer takes its loss for divided by the tokens of all accumulated batches.
         # Ours is the mean of one batch, and the Trainer divides it by the number of batches.
         self.model_accepts_loss_kwargs = False
@@ -133,6 +135,7 @@ class PruningMixin(_Trainer):
     def get_train_dataloader(self) -> Any:
         """The Trainer's own loader, over the pruner's samples, with their indices in the batches."""
         train_set, collator = self.train_dataset, self.data_collator
+        self._kept_before = None  # a training that starts anew, with smaller batches, has left its step unfinished
         if train_set is not None:
             length_of(train_set)
             check_length(train_set, self.pruner.n)
@@ -165,9 +168,21 @@ class PruningMixin(_Trainer):
 
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
         """The batches of one optimiser step; notes how many samples they have."""
+        if self._waits:
+            self._check_feedback()
         batches, items = super().get_batch_samples(*args, **kwargs)
         self._step = (len(batches), sum(len(batch[INDEX]) for batch in batches if INDEX in batch))
         return batches, items
+
+    def _check_feedback(self) -> None:
+        """After the first step: that its losses have come back."""
+        kept = self.pruner.report()["kept"]
+        if kept == self._kept_before:
+            raise FeedbackError(
+                "no loss came back from the first step. Let compute_loss call super().compute_loss, or give "
+                f"sample_losses instead, or return self.pruner.update(inputs[{INDEX!r}], losses)."
+            )
+        self._waits, self._kept_before = self._kept_before is None, kept
 
     def compute_loss(
         self, model: Any, inputs: Mapping[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
