@@ -16,7 +16,8 @@ from torch.utils.data import Sampler
 
 from orderdp.errors import ConfigError, DatasetError, FeedbackError, StateError
 from orderdp.integrations.huggingface_checks import check_loss_behind, check_trainer
-from orderdp.integrations.huggingface_losses import needs_labels, output_losses, told
+from orderdp.integrations.huggingface_losses import output_losses, told
+from orderdp.integrations.huggingface_own_loss import OwnLoss
 from orderdp.loading import Indexed, length_of
 from orderdp.pruner import Pruner
 from orderdp.sampling import BatchCursor, PrunedBatchSampler, check_length
@@ -122,6 +123,11 @@ class PruningMixin(_Trainer):
             )
         self.pruner = pruner
         self._sample_losses = sample_losses
+        # To smooth labels the Trainer itself goes by the logits; Liger's kernels give no logits when they see labels.
+        replaced = self.label_smoother is not None or getattr(self.args, "use_liger_kernel", False)
+        self._own_loss = OwnLoss(
+            compare=sample_losses is None and not replaced, rough=self.accelerator.mixed_precision != "no"
+        )
         self._train_set: Indexed | None = None
         self._step = (1, 0)  # batches and samples of the optimiser step
         self._waits = getattr(pruner.policy, "needs_feedback", True)  # for the first losses to come back
@@ -199,13 +205,13 @@ class PruningMixin(_Trainer):
             )
         batch = {name: value for name, value in inputs.items() if name != INDEX}
         index, bare = inputs[INDEX], self._bare_model()
-        shown = needs_labels(bare, batch)
-        outputs = model(**{name: value for name, value in batch.items() if shown or name != "labels"})
+        outputs = self._own_loss.outputs(model, bare, batch)
         if self._sample_losses is not None:
             losses = self._sample_losses(outputs, batch)
         else:
             losses = output_losses(bare, outputs, batch, label_smoothing=self.args.label_smoothing_factor)
-        extra: dict[str, Any] = told(outputs, batch, self.pruner.update_arguments)
+            self._own_loss.check(bare, outputs, batch, losses)
+        extra: dict[str, Any] = told(outputs, batch, self.pruner.update_arguments, self.pruner.policy)
         loss = self.pruner.update(index, losses, **extra) * self._share_of_step(len(index))
         return (loss, outputs) if return_outputs else loss
 
