@@ -60,7 +60,8 @@ def train(folder: Path, options: argparse.Namespace, steps: int | None = None) -
         for index, (images, labels) in loader:  # pruning
             images, labels = images.to(device), labels.to(device)
             blended, targets = blend(images, labels)
-            with torch.autocast(device.type, enabled=device.type == "cuda"):  # on a processor it would be slower
+            # On a processor it would be slower. Half precision of the other kind, float16, would need a GradScaler.
+            with torch.autocast(device.type, dtype=torch.bfloat16, enabled=device.type == "cuda"):
                 logits = model(blended)
             losses, scores = blended_losses(logits.float(), targets, labels)
             loss = pruner.update(index, losses, scores)  # pruning

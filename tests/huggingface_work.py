@@ -24,7 +24,7 @@ from transformers import (
 )
 
 import orderdp
-from orderdp.errors import ConfigError
+from orderdp.errors import ConfigError, FeedbackError
 from orderdp.integrations.huggingface import INDEX, PruningTrainer
 
 N = 45
@@ -85,6 +85,34 @@ def arguments(folder: Path, args_kind: Any = TrainingArguments, **changes: Any) 
     return args_kind(output_dir=str(folder), **settings)
 
 
+class WeightsClasses(BertForSequenceClassification):
+    """A classifier with a loss of its own."""
+
+    def forward(self, input_ids: Any, attention_mask: Any = None, labels: Any = None) -> Any:
+        outputs = super().forward(input_ids, attention_mask)
+        if labels is not None:
+            weight = torch.tensor([1.0, 5.0, 25.0, 125.0])
+            outputs["loss"] = torch.nn.functional.cross_entropy(outputs.logits.float(), labels, weight)
+        return outputs
+
+
+def smoothed_loss(logits: torch.Tensor, labels: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+    logits, labels = logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten()
+    return torch.nn.functional.cross_entropy(logits, labels, label_smoothing=0.5)
+
+
+def model_with_own_loss(task: str = "classify") -> PreTrainedModel:
+    own = model(task)
+    if task == "classify":
+        own = WeightsClasses(own.config)
+    else:
+        own.loss_function = smoothed_loss
+    with torch.no_grad():  # or logits were all but alike, and so both losses
+        head = own.classifier if task == "classify" else own.lm_head
+        head.weight.mul_(20)
+    return own
+
+
 class Recorder:
     """Notes the indices of every batch that is trained on, by the pruner's epoch; for a Trainer class."""
 
@@ -97,6 +125,13 @@ class Recorder:
 
 class RecordingTrainer(Recorder, PruningTrainer):
     pass
+
+
+class SilentTrainer(PruningTrainer):
+    """Computes its loss alone, and tells the pruner nothing."""
+
+    def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        return model(**{name: value for name, value in inputs.items() if name != INDEX}).loss
 
 
 def make(
@@ -143,10 +178,10 @@ def result(trainer: Any) -> dict[str, Any]:
 
 
 def refusal(folder: Path, **options: Any) -> str:
-    """What a training that must not start says."""
+    """What a training that must not start, or not go on, says."""
     try:
         make(folder, **options).train()
-    except ConfigError as error:
+    except (ConfigError, FeedbackError) as error:
         return str(error)
     return "nothing was wrong"
 
@@ -183,6 +218,8 @@ def two_processes(folder: Path) -> dict[str, Any]:
         "sharded": refusal(folder / "sharded", pruner=on_top),
         "uneven": refusal(folder / "uneven", accelerator_config={"even_batches": False}),
         "dispatched": refusal(folder / "dispatched", accelerator_config={"dispatch_batches": True}),
+        "weighted": refusal(folder / "weighted", given={"model": model_with_own_loss()}),
+        "silent": refusal(folder / "silent", kind=SilentTrainer),
     }
 
 

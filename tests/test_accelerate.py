@@ -170,6 +170,25 @@ def test_losses_of_a_lower_precision_are_remembered_as_they_are() -> None:
     assert training.pruner.report()["kept"] == KEPT * work.EPOCHS
 
 
+class Curriculum(torch.utils.data.TensorDataset):
+    """A data set that wants to know which epoch it is."""
+
+    heard: tuple[int, ...] = ()
+
+    def set_epoch(self, epoch: int) -> None:
+        self.heard += (epoch,)
+
+
+def test_a_data_set_hears_of_epochs() -> None:
+    dataset = Curriculum(*work.DATASET.tensors)
+    pruner = Pruner(OrderDP(0.4), work.N)
+    loader = Accelerator(cpu=True).prepare(pruner.loader(dataset, batch_size=work.BATCH_SIZE))
+    for _ in range(3):
+        for index, _batch in loader:
+            pruner.update(index, index.float())
+    assert dataset.heard == (0, 1, 2)
+
+
 # -- two processes -----------------------------------------------------------------------------------------------------
 
 

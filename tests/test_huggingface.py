@@ -27,6 +27,7 @@ from transformers import (
     T5ForConditionalGeneration,
     Trainer,
     TrainerCallback,
+    set_seed,
 )
 
 import orderdp
@@ -36,6 +37,7 @@ from orderdp.integrations import huggingface
 from orderdp.integrations.huggingface import INDEX, STATE_FILE, IndexKeeper, PruningMixin, PruningTrainer
 from orderdp.integrations.huggingface_checks import check_trainer
 from orderdp.integrations.huggingface_losses import label_losses, output_losses
+from orderdp.integrations.huggingface_own_loss import OwnLoss
 from orderdp.policies.schedules import Scheduled, WarmUp
 from orderdp.sampling import BatchCursor
 from tests import huggingface_work as work
@@ -271,6 +273,24 @@ def test_the_index_survives_columns_that_are_removed_and_collators_that_know_not
     assert trainer.pruner.report()["kept"] == KEPT
 
 
+class Curriculum(list[Any]):
+    """A data set that wants to know which epoch it is."""
+
+    def __init__(self, items: Any) -> None:
+        super().__init__(items)
+        self.heard: list[int] = []
+
+    def set_epoch(self, epoch: int) -> None:
+        self.heard.append(epoch)
+
+
+def test_a_data_set_hears_of_epochs_as_from_the_plain_trainer(tmp_path: Path) -> None:
+    pruned, plain = Curriculum(work.dataset()), Curriculum(work.dataset())
+    make(tmp_path, given={"train_dataset": pruned}).train()
+    Trainer(work.model(), work.arguments(tmp_path), train_dataset=plain, data_collator=work.collator()).train()
+    assert pruned.heard == plain.heard == [0, 0, 1, 1, 2, 2]
+
+
 # -- callbacks, evaluation, logs -----------------------------------------------------------------------------------
 
 
@@ -447,6 +467,118 @@ def test_labels_that_are_missing_and_trials_are_refused(tmp_path: Path) -> None:
         make(tmp_path).train(trial=SimpleNamespace(number=1))
 
 
+class WeightsClasses(Trainer):
+    def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **kwargs: Any) -> Any:
+        outputs = model(**{name: value for name, value in inputs.items() if name != "labels"})
+        weight = torch.tensor([1.0, 10.0, 100.0, 1000.0])
+        loss = torch.nn.functional.cross_entropy(outputs.logits, inputs["labels"], weight)
+        return (loss, outputs) if return_outputs else loss
+
+
+class MixedIn(PruningMixin, WeightsClasses):
+    pass
+
+
+def weighted_losses(outputs: Any, inputs: Any) -> torch.Tensor:
+    weight = torch.tensor([1.0, 10.0, 100.0, 1000.0])
+    return torch.nn.functional.cross_entropy(outputs.logits, inputs["labels"], weight, reduction="none")
+
+
+def test_a_loss_of_the_trainer_behind_the_mixin_is_not_replaced_in_silence(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"must be transformers' own, got that of WeightsClasses.*sample_losses"):
+        make(tmp_path, kind=MixedIn)
+    given = {"sample_losses": weighted_losses, "eval_dataset": work.dataset()[:8]}
+    trainer = make(tmp_path, kind=MixedIn, given=given, num_train_epochs=1, learning_rate=0.0, dropout=0.0)
+    trainer.train()
+    scores, index = trainer.pruner.scores, int(trainer.pruner.scores.isfinite().nonzero()[0])
+    alone = trainer.data_collator([trainer.train_dataset[index]])
+    assert scores[index].item() == pytest.approx(weighted_losses(trainer.model.eval()(**alone), alone).item(), rel=1e-4)
+    batch = trainer.data_collator(given["eval_dataset"])
+    own = trainer.compute_loss(trainer.model.eval(), batch)
+    assert trainer.evaluate()["eval_loss"] == pytest.approx(own.item(), rel=1e-4), "evaluation is the Trainer's own"
+
+
+@pytest.mark.parametrize("accumulate", [1, 4])
+def test_a_loss_in_front_of_the_mixin_must_come_back_to_the_pruner(tmp_path: Path, accumulate: int) -> None:
+    options = {"gradient_accumulation_steps": accumulate, "save_strategy": "steps", "save_steps": 1}
+    silent = make(tmp_path / "silent", kind=work.SilentTrainer, **options)
+    with pytest.raises(FeedbackError, match=r"no loss came back from the first step.*super\(\)\.compute_loss"):
+        silent.train()
+    assert silent.state.global_step == 1
+    make(tmp_path, **options, max_steps=3).train()
+    resumed = make(tmp_path, kind=work.SilentTrainer, **options)
+    with pytest.raises(FeedbackError, match="no loss came back"):
+        resumed.train(resume_from_checkpoint=True)
+    assert resumed.state.global_step == 4
+
+
+class Tells(work.SilentTrainer):
+    """Computes its loss alone, but the pruner hears of it; of a whole step at once, when its last batch is there."""
+
+    def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        loss = super().compute_loss(model, inputs, *args, **kwargs)
+        waiting = self.__dict__.setdefault("waiting", [])
+        waiting.append(inputs[INDEX])
+        if self.accelerator.sync_gradients:
+            index = torch.cat(waiting)
+            self.pruner.update(index, loss.detach().expand(len(index)))
+            waiting.clear()
+        return loss
+
+
+def test_losses_may_come_back_another_way_or_not_at_all_where_none_is_needed(tmp_path: Path) -> None:
+    telling = make(tmp_path, kind=Tells, gradient_accumulation_steps=4, num_train_epochs=2)
+    telling.train()
+    assert telling.pruner.report()["kept"] == 2 * KEPT
+    indifferent = make(tmp_path, kind=work.SilentTrainer, policy=policies.DynamicRandom(0.4), num_train_epochs=2)
+    assert indifferent.train().global_step == 14
+
+
+class RunsOutOfMemory(PruningTrainer):
+    def training_step(self, *args: Any, **kwargs: Any) -> Any:
+        if self._train_batch_size == BATCH_SIZE:
+            raise RuntimeError("CUDA out of memory.")
+        return super().training_step(*args, **kwargs)
+
+
+def test_a_first_step_that_does_not_fit_into_memory_is_no_missing_loss(tmp_path: Path) -> None:
+    trainer = make(tmp_path, kind=RunsOutOfMemory, auto_find_batch_size=True, num_train_epochs=1)
+    trainer.train()
+    assert trainer._train_batch_size < BATCH_SIZE
+    assert trainer.pruner.report()["kept"] == KEPT
+
+
+@pytest.mark.parametrize("policy", [policies.ActiveBias(0.4), policies.DynamicUncertainty(0.4)], ids=["one", "other"])
+@pytest.mark.parametrize("task", ["words", "numbers", "answers", "several"])
+def test_a_policy_that_wants_predictions_says_that_it_is_for_one_class_a_sample(
+    tmp_path: Path, policy: Any, task: str
+) -> None:
+    rows = work.dataset()
+    given: dict[str, Any] = {}
+    if task == "numbers":
+        rows = [{**row, "labels": row["labels"] + 0.5} for row in rows]
+        given = {"model": work.model(num_labels=1), "train_dataset": rows}
+    elif task == "several":
+        rows = [{**row, "labels": [0.0, 1.0, 1.0, 0.0]} for row in rows]
+        given = {"train_dataset": rows}
+    elif task == "answers":
+        rows = [{"input_ids": row["input_ids"], "answer": row["labels"]} for row in rows]
+        losses = lambda outputs, inputs: outputs["first"][:, 0] - inputs["answer"]  # noqa: E731
+        given = {"model": First(), "train_dataset": rows, "sample_losses": losses}
+    reason = rf"^{type(policy).__name__}\(.*wants to know probability.*got logits .* and labels.*needs losses only"
+    with pytest.raises(ConfigError, match=reason):
+        make(tmp_path, "words" if task == "words" else "classify", policy, given=given).train()
+
+
+class First(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(1, 4)
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: Any = None, answer: Any = None) -> Any:
+        return {"first": self.layer(input_ids[:, :1].float())}
+
+
 class Insists(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -464,10 +596,10 @@ class Asks(Insists):
 
 
 @pytest.mark.parametrize("kind", [Insists, Asks])
-def test_only_a_model_that_insists_on_labels_gets_them(tmp_path: Path, kind: type[Insists]) -> None:
+def test_only_a_model_that_insists_on_labels_gets_them_more_than_once(tmp_path: Path, kind: type[Insists]) -> None:
     model = kind()
     make(tmp_path, given={"model": model}, num_train_epochs=1).train()
-    assert set(model.shown) == {kind is Insists}
+    assert model.shown == [True] + 6 * [kind is Insists]
 
 
 def test_a_model_that_makes_its_decoders_input_of_the_labels_is_trained_on_the_same_tokens(tmp_path: Path) -> None:
@@ -486,6 +618,127 @@ def test_a_model_that_makes_its_decoders_input_of_the_labels_is_trained_on_the_s
     index = int(scores.isfinite().nonzero()[0])
     alone = trainer.data_collator([trainer.train_dataset[index]])
     assert scores[index].item() == pytest.approx(model(**alone).loss.item(), rel=1e-4)
+
+
+# -- a model's own loss --------------------------------------------------------------------------------------------
+
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "autocast": {"bf16": True},
+    "compiled": {"torch_compile": True, "torch_compile_backend": "eager"},
+    "checkpointed": {"gradient_checkpointing": True},
+    "accumulated": {"gradient_accumulation_steps": 4},
+}
+
+
+@pytest.mark.parametrize("task", ["classify", "words"])
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_a_model_with_a_loss_of_its_own_is_refused_and_others_are_not(tmp_path: Path, task: str, setting: str) -> None:
+    options = {"num_train_epochs": 1, **SETTINGS[setting]}
+    make(tmp_path, task, **options).train()
+    own = work.model_with_own_loss(task)
+    with pytest.raises(
+        ConfigError, match=r"the model's own loss must be the mean.*got .* from the model.*sample_losses"
+    ):
+        make(tmp_path, task, given={"model": own}, **options).train()
+    given = {"model": own, "sample_losses": lambda outputs, inputs: outputs.logits.flatten(1).logsumexp(1)}
+    assert make(tmp_path, task, given=given, **options).train().global_step
+
+
+@pytest.mark.parametrize("task", ["classify", "words"])
+def test_to_look_at_the_models_own_loss_changes_nothing_about_the_training(tmp_path: Path, task: str) -> None:
+    looked = make(tmp_path, task, num_train_epochs=1)
+
+    def losses(outputs: Any, inputs: Any) -> torch.Tensor:
+        assert outputs.get("loss") is None
+        return output_losses(looked.model, outputs, inputs)
+
+    unlooked = make(tmp_path, task, given={"sample_losses": losses}, num_train_epochs=1)
+    for trainer in (looked, unlooked):
+        set_seed(3)  # of dropout
+        trainer.train()
+    assert_same_weights(work.weights(looked), work.weights(unlooked))
+    assert looked.visited == unlooked.visited
+
+
+def test_where_the_trainer_smooths_labels_the_models_loss_is_not_asked_for(tmp_path: Path) -> None:
+    weighted = work.model_with_own_loss()
+    trainer = make(tmp_path, given={"model": weighted}, num_train_epochs=1, label_smoothing_factor=0.1)
+    assert trainer.train().global_step == 7
+
+
+class Answers(torch.nn.Module):
+    """Has the logits and the loss that it is given; `fused` says that shown the labels it has no logits."""
+
+    def __init__(self, logits: torch.Tensor, loss: Any, fused: bool = False) -> None:
+        super().__init__()
+        self.logits, self.loss, self.fused = logits, loss, fused
+        self.calls: list[bool] = []
+
+    def forward(self, labels: Any = None) -> dict[str, Any]:
+        self.calls.append(labels is not None)
+        if labels is None:
+            return {"logits": self.logits}
+        return {"loss": self.loss} if self.fused else {"logits": self.logits, "loss": self.loss}
+
+
+LOGITS = torch.tensor([[2.0, 0.0], [0.0, 1.0], [0.5, 0.0], [0.0, 3.0], [1.0, 0.0]])
+
+
+def asked(look: OwnLoss, model: Answers, labels: torch.Tensor) -> bool:
+    """Goes through one batch; whether the labels were shown."""
+    batch, before = {"labels": labels}, len(model.calls)
+    outputs = look.outputs(model, model, batch)
+    assert set(outputs) == {"logits"}
+    look.check(model, outputs, batch, output_losses(model, outputs, batch))
+    return model.calls[before]
+
+
+def test_batches_are_compared_until_one_can_tell_weighted_classes_from_others() -> None:
+    look, labels = OwnLoss(compare=True), torch.tensor([0, 1, 1, 0, 0])
+    weigh = torch.nn.CrossEntropyLoss(torch.tensor([1.0, 9.0]))
+    for _ in range(3):  # of one class, weights cancel out
+        assert asked(look, Answers(LOGITS, weigh(LOGITS, 0 * labels)), 0 * labels)
+    assert asked(look, Answers(LOGITS, torch.tensor(torch.nan)), torch.full((5,), -100))
+    with pytest.raises(ConfigError, match="the model's own loss"):
+        asked(look, Answers(LOGITS, weigh(LOGITS, labels)), labels)
+    look = OwnLoss(compare=True)
+    assert asked(look, Answers(LOGITS, torch.nn.functional.cross_entropy(LOGITS, labels)), labels)
+    assert not asked(look, Answers(LOGITS, weigh(LOGITS, labels)), labels), "once is enough"
+    look, alone = OwnLoss(compare=True), Answers(LOGITS[:1], weigh(LOGITS[:1], labels[:1]))
+    shown = [asked(look, alone, labels[:1]) for _ in range(100)]
+    assert 1 < sum(shown) < 50, "single samples can never tell"
+
+
+def test_a_loss_for_each_device_is_compared_with_its_share_of_the_batch() -> None:
+    labels = torch.tensor([0, 1, -100, 0, 0])
+    parts = zip(LOGITS.chunk(2), labels.chunk(2), strict=True)
+    losses = torch.stack([torch.nn.functional.cross_entropy(*part) for part in parts])
+    assert asked(OwnLoss(compare=True), Answers(LOGITS, losses), labels)
+    with pytest.raises(ConfigError, match="the model's own loss"):
+        asked(OwnLoss(compare=True), Answers(LOGITS, losses.flip(0)), labels)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_rounding_is_no_difference_but_more_is(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(1)
+    logits = (3 * torch.randn(64, 7, generator=generator)).to(dtype)
+    labels = torch.randint(0, 7, (64,), generator=generator)
+    own = torch.nn.functional.cross_entropy(logits, labels)
+    assert own.dtype == dtype
+    assert asked(OwnLoss(compare=True), Answers(logits, own), labels)
+    with pytest.raises(ConfigError, match="the model's own loss"):
+        asked(OwnLoss(compare=True), Answers(logits, 1.02 * own), labels)
+
+
+def test_a_model_that_hides_its_logits_when_it_sees_labels_is_called_without_them() -> None:
+    look, labels = OwnLoss(compare=True), torch.tensor([0, 1, 1, 0, 0])
+    fused = Answers(LOGITS, torch.tensor(1.0), fused=True)
+    asked(look, fused, labels)
+    assert fused.calls == [True, False]
+    asked(look, fused, labels)
+    assert fused.calls == [True, False, False]
 
 
 def test_without_transformers_the_error_has_the_line_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -557,6 +810,8 @@ def test_what_would_leave_processes_waiting_is_refused_by_all_of_them(ranks: lis
         assert "Give Pruner(..., shard=False)" in rank["sharded"]
         assert "must have even_batches=True" in rank["uneven"]
         assert "must have dispatch_batches=False" in rank["dispatched"]
+        assert "no loss came back from the first step" in rank["silent"]
+        assert "the model's own loss must be the mean" in rank["weighted"]
 
 
 @pytest.mark.parametrize(

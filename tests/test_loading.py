@@ -88,6 +88,40 @@ def test_batches_of_every_kind_come_with_their_indices(make, dataset_type) -> No
     assert n_batches == 3
 
 
+class Epochs(Items):
+    """A data set that wants to know which epoch it is."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__(n, self.with_epoch)
+        self.epoch = -1
+
+    def with_epoch(self, index: int) -> int:
+        return 100 * self.epoch + index
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_data_set_that_wants_to_know_the_epoch_hears_it_and_no_other_is_asked(workers: int) -> None:
+    inner = Epochs(6)
+    indexed = pickle.loads(pickle.dumps(Indexed(inner)))
+    assert hasattr(indexed, "set_epoch")
+    indexed.set_epoch(3)
+    assert (indexed.dataset.epoch, inner.epoch) == (3, -1)
+    indexed.dataset = inner
+    indexed.set_epoch(4)
+    assert [item for _, item in DataLoader(indexed, num_workers=workers, batch_size=None)] == [
+        400 + i for i in range(6)
+    ]
+    plain = Indexed(Items(6, as_tuple))
+    assert not hasattr(plain, "set_epoch")
+    with pytest.raises(AttributeError, match="'Items' object has no attribute 'set_epoch'"):
+        plain.set_epoch(1)
+    assert hasattr(Indexed(indexed), "set_epoch")
+    assert not hasattr(Indexed(plain), "set_epoch")
+
+
 def test_a_custom_collate_gets_the_items_as_they_are() -> None:
     dataset = Items(10, str)
     pruner = Pruner(OrderDP(0.4), dataset)

@@ -59,6 +59,12 @@ class Indexed(Dataset[Any]):
             return list(zip(indices, items, strict=True))
         return [self._with_index(index, item) for index, item in zip(indices, items, strict=True)]
 
+    @property
+    def set_epoch(self) -> Callable[[int], Any]:
+        """The inner data set's own, only there where it has one: Accelerate and Hugging Face's Trainer look for it."""
+        found: Callable[[int], Any] = self.dataset.set_epoch
+        return found
+
     def __repr__(self) -> str:
         return f"Indexed({self.dataset!r}{'' if self.key is None else f', key={self.key!r}'})"
 

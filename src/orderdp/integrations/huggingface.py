@@ -15,8 +15,9 @@ import torch
 from torch.utils.data import Sampler
 
 from orderdp.errors import ConfigError, DatasetError, FeedbackError, StateError
-from orderdp.integrations.huggingface_checks import check_trainer
-from orderdp.integrations.huggingface_losses import needs_labels, output_losses, told
+from orderdp.integrations.huggingface_checks import check_loss_behind, check_trainer
+from orderdp.integrations.huggingface_losses import output_losses, told
+from orderdp.integrations.huggingface_own_loss import OwnLoss
 from orderdp.loading import Indexed, length_of
 from orderdp.pruner import Pruner
 from orderdp.sampling import BatchCursor, PrunedBatchSampler, check_length
@@ -108,6 +109,8 @@ class PruningMixin(_Trainer):
     ) -> None:
         if not isinstance(pruner, Pruner):
             raise ConfigError(f"pruner must be an orderdp.Pruner, got {type(pruner).__name__}.")
+        if sample_losses is None:
+            check_loss_behind(PruningMixin, type(self))
         train_set = kwargs.get("train_dataset", args[3] if len(args) > 3 else None)
         if train_set is not None:
             length_of(train_set)
@@ -120,8 +123,15 @@ class PruningMixin(_Trainer):
             )
         self.pruner = pruner
         self._sample_losses = sample_losses
+        # To smooth labels the Trainer itself goes by the logits; Liger's kernels give no logits when they see labels.
+        replaced = self.label_smoother is not None or getattr(self.args, "use_liger_kernel", False)
+        self._own_loss = OwnLoss(
+            compare=sample_losses is None and not replaced, rough=self.accelerator.mixed_precision != "no"
+        )
         self._train_set: Indexed | None = None
         self._step = (1, 0)  # batches and samples of the optimiser step
+        self._waits = getattr(pruner.policy, "needs_feedback", True)  # for the first losses to come back
+        self._kept_before: float | None = None
         # Where a model does so, the Trainer takes its loss for divided by the tokens of all accumulated batches.
         # Ours is the mean of one batch, and the Trainer divides it by the number of batches.
         self.model_accepts_loss_kwargs = False
@@ -131,6 +141,7 @@ class PruningMixin(_Trainer):
     def get_train_dataloader(self) -> Any:
         """The Trainer's own loader, over the pruner's samples, with their indices in the batches."""
         train_set, collator = self.train_dataset, self.data_collator
+        self._kept_before = None  # a training that starts anew, with smaller batches, has left its step unfinished
         if train_set is not None:
             length_of(train_set)
             check_length(train_set, self.pruner.n)
@@ -163,9 +174,21 @@ class PruningMixin(_Trainer):
 
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
         """The batches of one optimiser step; notes how many samples they have."""
+        if self._waits:
+            self._check_feedback()
         batches, items = super().get_batch_samples(*args, **kwargs)
         self._step = (len(batches), sum(len(batch[INDEX]) for batch in batches if INDEX in batch))
         return batches, items
+
+    def _check_feedback(self) -> None:
+        """After the first step: that its losses have come back."""
+        kept = self.pruner.report()["kept"]
+        if kept == self._kept_before:
+            raise FeedbackError(
+                "no loss came back from the first step. Let compute_loss call super().compute_loss, or give "
+                f"sample_losses instead, or return self.pruner.update(inputs[{INDEX!r}], losses)."
+            )
+        self._waits, self._kept_before = self._kept_before is None, kept
 
     def compute_loss(
         self, model: Any, inputs: Mapping[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
@@ -177,16 +200,18 @@ class PruningMixin(_Trainer):
                     f"a training batch must have the samples' indices under {INDEX!r}, it has {sorted(inputs)}. Let "
                     "get_train_dataloader be that of PruningMixin, and keep the entry in what you make of its batches."
                 )
-            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+            return super().compute_loss(
+                model, inputs, return_outputs=return_outputs, num_items_in_batch=num_items_in_batch
+            )
         batch = {name: value for name, value in inputs.items() if name != INDEX}
         index, bare = inputs[INDEX], self._bare_model()
-        shown = needs_labels(bare, batch)
-        outputs = model(**{name: value for name, value in batch.items() if shown or name != "labels"})
+        outputs = self._own_loss.outputs(model, bare, batch)
         if self._sample_losses is not None:
             losses = self._sample_losses(outputs, batch)
         else:
             losses = output_losses(bare, outputs, batch, label_smoothing=self.args.label_smoothing_factor)
-        extra: dict[str, Any] = told(outputs, batch, self.pruner.update_arguments)
+            self._own_loss.check(bare, outputs, batch, losses)
+        extra: dict[str, Any] = told(outputs, batch, self.pruner.update_arguments, self.pruner.policy)
         loss = self.pruner.update(index, losses, **extra) * self._share_of_step(len(index))
         return (loss, outputs) if return_outputs else loss
 

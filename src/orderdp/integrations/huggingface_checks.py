@@ -10,7 +10,24 @@ from orderdp.planning import steps_within
 from orderdp.policy import describe
 from orderdp.pruner import Pruner
 
-__all__ = ["check_trainer"]
+__all__ = ["check_loss_behind", "check_trainer"]
+
+
+def check_loss_behind(mixin: type, trainer: type) -> None:
+    """Raises where a Trainer class computes a loss of its own, which the mixin in front of it would never call.
+
+    Args:
+        mixin: The class that computes the loss instead.
+        trainer: A class that has the mixin among its bases.
+    """
+    behind = trainer.__mro__[trainer.__mro__.index(mixin) + 1 :]
+    owner = next((kind for kind in behind if "compute_loss" in vars(kind)), None)
+    if owner is not None and owner.__module__.partition(".")[0] != "transformers":
+        raise ConfigError(
+            f"compute_loss behind {mixin.__name__} must be transformers' own, got that of {owner.__name__}: training "
+            "would go on without it, because it returns one number for a batch. Give sample_losses, a function of "
+            "(outputs, inputs) that returns one loss a sample."
+        )
 
 
 def check_trainer(trainer: Any, pruner: Pruner) -> None:

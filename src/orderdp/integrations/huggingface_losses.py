@@ -14,13 +14,18 @@ from torch.nn import functional as F
 
 from orderdp.errors import ConfigError, FeedbackError
 from orderdp.losses import per_sample, predictions
+from orderdp.policy import describe
 
-__all__ = ["label_losses", "needs_labels", "output_losses", "told"]
+__all__ = ["HINT", "IGNORED", "entry", "label_counts", "label_losses", "needs_labels", "output_losses", "told"]
 
-# What Hugging Face's collators write where there is nothing to predict.
+#: What Hugging Face's collators write where there is nothing to predict.
 IGNORED = -100
 
-_HINT = "Give PruningTrainer(..., sample_losses=...), a function of (outputs, inputs) that returns one loss a sample."
+#: What to do where logits and labels do not say a sample's loss.
+HINT = "Give PruningTrainer(..., sample_losses=...), a function of (outputs, inputs) that returns one loss a sample."
+
+# What `predictions` says.
+_PREDICTIONS = ("correct", "confidence", "probability")
 
 
 def label_losses(
@@ -58,7 +63,7 @@ def label_losses(
     if labels.shape != logits.shape[:-1] or labels.is_floating_point():
         raise FeedbackError(
             f"labels must be one class for each row of the logits {tuple(logits.shape)}, got {labels.dtype} of "
-            f"{tuple(labels.shape)}. {_HINT}"
+            f"{tuple(labels.shape)}. {HINT}"
         )
     if shift:
         logits, labels = logits[:, :-1], labels[:, 1:]
@@ -81,29 +86,46 @@ def output_losses(model: Any, outputs: Any, inputs: Mapping[str, Any], *, label_
         inputs: The batch it got, with the labels.
         label_smoothing: Share of the target that is spread over all classes.
     """
-    logits = _entry(outputs, "logits")
-    if not isinstance(logits, torch.Tensor):
-        has = sorted(outputs) if isinstance(outputs, Mapping) else type(outputs).__name__
-        raise FeedbackError(f"the model's output must have logits, for each sample's loss, it has {has}. {_HINT}")
-    if _entry(outputs, "aux_loss") is not None:
-        raise ConfigError(
-            "the model adds a loss of its own to that of the labels (aux_loss), which would be left out. Set "
-            f"output_router_logits=False in its config. Or: {_HINT}"
-        )
-    labels = inputs.get("shift_labels", inputs.get("labels"))
-    if not isinstance(labels, torch.Tensor):
-        raise FeedbackError(f"the batch must have labels, for each sample's loss, it has {sorted(inputs)}. {_HINT}")
-    shift = logits.ndim > 2 and "shift_labels" not in inputs and _predicts_next(model)
-    kind = getattr(getattr(model, "config", None), "problem_type", None)
+    logits, labels, shift, kind = _read(model, outputs, inputs)
     return label_losses(logits, labels, shift=shift, problem_type=kind, label_smoothing=label_smoothing)
 
 
-def told(outputs: Any, inputs: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, torch.Tensor]:
-    """What a policy wants to know besides the losses, of what logits and labels can say."""
-    if not names:
+def label_counts(model: Any, outputs: Any, inputs: Mapping[str, Any]) -> torch.Tensor:
+    """Of how many labels each of `output_losses` is the mean; with these weights the models average over a batch.
+
+    Args:
+        model: Hugging Face's model, not wrapped in anything that hides its class and config.
+        outputs: What it returned.
+        inputs: The batch it got, with the labels.
+    """
+    logits, labels, shift, kind = _read(model, outputs, inputs)
+    if logits.ndim == 2 and (kind or _problem_type(logits, labels)) != "single_label_classification":
+        return torch.ones(len(labels), dtype=torch.int64, device=labels.device)
+    return (labels[:, 1:] if shift else labels).ne(IGNORED).reshape(len(labels), -1).sum(1)
+
+
+def told(outputs: Any, inputs: Mapping[str, Any], names: tuple[str, ...], policy: Any) -> dict[str, torch.Tensor]:
+    """What a policy wants to know besides the losses, of what logits and labels can say of one class a sample.
+
+    Args:
+        outputs: What the model returned.
+        inputs: The batch it got, with the labels.
+        names: What the policy wants to know.
+        policy: The policy, for the message where it cannot be told.
+    """
+    wanted = [name for name in names if name in _PREDICTIONS]
+    if not wanted:
         return {}
-    known = predictions(_entry(outputs, "logits"), inputs["labels"])
-    return {name: known[name] for name in names if name in known}
+    logits, labels = entry(outputs, "logits"), inputs.get("labels")
+    if labels is None or not _are_classes(logits, labels):
+        raise ConfigError(
+            f"{describe(policy)} wants to know {', '.join(wanted)} of each sample, which takes logits (batch, classes) "
+            f"and a whole number a sample for its class, got logits {_form(logits)} and labels {_form(labels)}. Use a "
+            "policy that needs losses only, such as OrderDP, or a training loop of your own that gives them to "
+            "pruner.update."
+        )
+    known = predictions(logits, labels)
+    return {name: known[name] for name in wanted}
 
 
 def needs_labels(model: Any, inputs: Mapping[str, Any]) -> bool:
@@ -116,8 +138,40 @@ def needs_labels(model: Any, inputs: Mapping[str, Any]) -> bool:
     return bool(makes_input) and "decoder_input_ids" not in inputs
 
 
-def _entry(outputs: Any, name: str) -> Any:
+def _read(model: Any, outputs: Any, inputs: Mapping[str, Any]) -> tuple[torch.Tensor, torch.Tensor, bool, str | None]:
+    """Logits, labels, whether a token's logits predict the next, and the problem's type by the model's config."""
+    logits = entry(outputs, "logits")
+    if not isinstance(logits, torch.Tensor):
+        has = sorted(outputs) if isinstance(outputs, Mapping) else type(outputs).__name__
+        raise FeedbackError(f"the model's output must have logits, for each sample's loss, it has {has}. {HINT}")
+    if entry(outputs, "aux_loss") is not None:
+        raise ConfigError(
+            "the model adds a loss of its own to that of the labels (aux_loss), which would be left out. Set "
+            f"output_router_logits=False in its config. Or: {HINT}"
+        )
+    labels = inputs.get("shift_labels", inputs.get("labels"))
+    if not isinstance(labels, torch.Tensor):
+        raise FeedbackError(f"the batch must have labels, for each sample's loss, it has {sorted(inputs)}. {HINT}")
+    shift = logits.ndim > 2 and "shift_labels" not in inputs and _predicts_next(model)
+    kind = getattr(getattr(model, "config", None), "problem_type", None)
+    return logits, labels, shift, kind
+
+
+def entry(outputs: Any, name: str) -> Any:
+    """What a model returned under that name, or None."""
     return outputs.get(name) if isinstance(outputs, Mapping) else getattr(outputs, name, None)
+
+
+def _are_classes(logits: Any, labels: Any) -> bool:
+    """Whether the labels are one class for each sample."""
+    if not (isinstance(logits, torch.Tensor) and isinstance(labels, torch.Tensor)):
+        return False
+    whole = not labels.is_floating_point() and not labels.is_complex()
+    return logits.ndim == 2 and logits.shape[1] > 1 and labels.shape == logits.shape[:1] and whole
+
+
+def _form(value: Any) -> str:
+    return f"{value.dtype} of {tuple(value.shape)}" if isinstance(value, torch.Tensor) else str(value)
 
 
 def _problem_type(logits: torch.Tensor, labels: torch.Tensor) -> str:
@@ -131,8 +185,7 @@ def _like(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """Labels of one number for each logit."""
     if labels.numel() != logits.numel():
         raise FeedbackError(
-            f"labels must have a number for each of the logits {tuple(logits.shape)}, got {tuple(labels.shape)}. "
-            f"{_HINT}"
+            f"labels must have a number for each of the logits {tuple(logits.shape)}, got {tuple(labels.shape)}. {HINT}"
         )
     return labels.view_as(logits).to(logits.dtype)
 
@@ -150,6 +203,6 @@ def _predicts_next(model: Any) -> bool:
     if loss is None:
         raise ConfigError(
             f"{type(model).__name__} has a label for each token, and it is not known whether its logits predict that "
-            f"token or the next. {_HINT}"
+            f"token or the next. {HINT}"
         )
     return bool(loss is ForCausalLMLoss)
