@@ -12,6 +12,7 @@ from orderdp.cli import main
 from orderdp.errors import ConfigError, DatasetError
 from orderdp.workbench.models import MODELS
 from orderdp.workbench.running import check
+from orderdp.workbench.static import is_static
 from orderdp.workbench.suites import SCALES, SUITES
 from orderdp.workbench.suites.preparing import prepare
 
@@ -87,6 +88,18 @@ def test_suites_share_runs_in_a_folder() -> None:
 
     assert len(runs("table-dynamic") & runs("fig-time")) > 5
     assert len(runs("table-dynamic") & runs("table-imagenet-ratios")) >= 4
+
+
+@pytest.mark.parametrize(("scale", "shared"), [("smoke", 0), ("cpu", 12), ("paper", 42)])
+def test_only_static_methods_have_a_proxy_in_their_settings_so_the_others_are_shared(scale: str, shared: int) -> None:
+    ids = {}
+    for name in ("table-static", "table-dynamic"):
+        runs = [planned for part in SUITES[name].scales[scale].parts for planned in part.runs()]
+        ids[name] = {planned.settings.run_id for planned in runs}
+        for planned in runs:
+            assert (planned.settings.proxy_epochs == 20) == is_static(planned.method.policy)
+    # Full data, and what both have at the ratios of both: OrderDP alone at paper scale, the controls at the others.
+    assert len(ids["table-static"] & ids["table-dynamic"]) == shared
 
 
 def test_a_seed_that_is_named_twice_is_one_seed() -> None:
