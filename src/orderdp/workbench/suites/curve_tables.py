@@ -73,7 +73,8 @@ def _asked(result: Result) -> str:
 
 def _claim(suite: Suite, part: PartResults) -> str:
     printed = suite.printed
-    return f"paper: {printed.claim} ({part.part.beside}, {printed.setting}; {printed.source}, without numbers)."
+    numbers = "" if printed.values else ", without numbers"
+    return f"paper: {printed.claim} ({part.part.beside}, {printed.setting}; {printed.source}{numbers})."
 
 
 # -- usage ----------------------------------------------------------------------------------------------------------
