@@ -378,7 +378,7 @@ def test_modifiers_are_applied_in_one_order_whatever_theirs_is() -> None:
 def test_modifiers_do_not_fit_a_folder_of_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from orderdp.workbench.data import loading
 
-    stand_in = room.FolderData("x", [], [], 1, ("a",))
+    stand_in = room.FolderData("x", [], [], [], 1, ("a",))
     monkeypatch.setattr(loading.folders, "read_image_folder", lambda path: stand_in)
     (tmp_path / "train" / "a").mkdir(parents=True)
     assert load(tmp_path) is stand_in

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 from itertools import chain, combinations
 
@@ -256,6 +257,38 @@ def test_scores_that_are_only_observed_were_not_kept() -> None:
     pruner.observe(torch.arange(10), torch.rand(10, generator=torch.Generator().manual_seed(0)))
     assert watch.epoch()["samples"] == 5
     assert watch.epoch()["samples"] == 0  # since the last time
+
+
+def test_a_sharded_table_keeps_no_ages_and_the_rest_is_that_of_the_owned_samples() -> None:
+    pruner = Pruner(OrderDP(0.6), 100, table="sharded")
+    watch = Diagnostics(pruner)
+    for _ in range(3):
+        train_epoch(pruner, pruner.loader(toy_dataset(), batch_size=10))
+        told = watch.epoch()
+    assert [told[name] for name in ("age_mean", "age_median", "age_p95")] == [None] * 3
+    assert (told["samples"], told["usage_mean"]) == (40, pytest.approx(1.2))
+    assert 0 < told["jaccard"] < 1
+    never = int((pruner.usage == 0).sum())
+    assert (told["unseen"], told["coverage"]) == (pytest.approx(never / 100), pytest.approx(1 - never / 100))
+    risk = surrogate_risk(pruner.policy, pruner.scores, Context(100, 0))
+    assert told["surrogate_risk"] == pytest.approx(risk.surrogate)
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64, torch.tensor, int, float], ids=lambda kind: kind.__name__)
+def test_an_accuracy_may_be_any_kind_of_number(kind) -> None:
+    pruner = Pruner(OrderDP(0.6), 100)
+    watch = Diagnostics(pruner)
+    for epoch in range(1, 4):
+        train_epoch(pruner, pruner.loader(toy_dataset(), batch_size=10))
+        assert watch.epoch(metric=kind(10 * epoch))["metric"] == 10.0 * epoch
+    assert json.loads(json.dumps([told["metric"] for told in watch.history])) == [10.0, 20.0, 30.0]
+    assert accuracy_correlation(watch.history, "coverage") > 0.8
+    assert time_to_accuracy(watch.history, 20).epochs == 2
+
+
+def test_records_by_hand_may_have_numpy_numbers() -> None:
+    rising = [record(epoch, np.float32(epoch), gradient_norm=np.float32(9 - epoch)) for epoch in range(1, 5)]
+    assert accuracy_correlation(rising) == pytest.approx(-1.0)
 
 
 def test_a_watch_without_a_model_has_no_gradients() -> None:

@@ -12,6 +12,7 @@ import torch
 from orderdp.errors import ConfigError
 from orderdp.testing import global_generators_untouched
 from orderdp.workbench.averaging import IterateAverage
+from orderdp.workbench.data import folders
 from orderdp.workbench.folder_task import FolderTask
 from orderdp.workbench.learning_rates import SCHEDULES, onecycle
 from orderdp.workbench.mixing import cutmix, mixed_losses, mixup
@@ -56,6 +57,49 @@ def test_images_from_a_folder_are_blended_too_and_keep_a_score_of_their_own() ->
     assert blended.scores is not None
     assert not torch.allclose(blended.losses, blended.scores)
     assert blended.scores.requires_grad is False
+
+
+def test_images_from_a_folder_are_stored_as_the_settings_say() -> None:
+    samples = [(torch.randn(3, 8, 8, generator=torch.Generator().manual_seed(label)), label % 3) for label in range(6)]
+    data = SimpleNamespace(train=samples, plain=samples, test=samples, classes=3)
+    batch = (torch.stack([image for image, _ in samples]), torch.tensor([label for _, label in samples]))
+    for last in (True, False):
+        task = FolderTask(data, Settings(model="cnn", width=4, channels_last=last), torch.device("cpu"))
+        model, shown = task.build_model(0), []
+        model.register_forward_pre_hook(lambda module, images, shown=shown: shown.append(images[0]))
+        filters = [each for each in model.parameters() if each.ndim == 4 and each.shape[1] > 1 < each.shape[2]]
+        assert filters
+        task.losses(model, batch)
+        task.metric(model, batch)
+        assert len(shown) == 2
+        for each in (*filters, *shown):
+            assert each.is_contiguous(memory_format=torch.channels_last) == last
+
+
+def test_without_augmentation_the_images_of_a_folder_are_read_as_for_testing() -> None:
+    changed, plain = [(torch.ones(1, 8, 8), 0)], [(torch.zeros(1, 8, 8), 0)]
+    data = SimpleNamespace(train=changed, plain=plain, test=plain, classes=3)
+    for augment, expected in ((True, changed), (False, plain)):
+        assert FolderTask(data, Settings(model="mlp", augment=augment), torch.device("cpu")).train_set is expected
+
+
+def test_a_folder_is_read_augmented_plain_and_for_testing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Named(SimpleNamespace):
+        """Stands in for torchvision: whatever is called gives its name and what it was called with."""
+
+        def __getattr__(self, name: str):
+            return lambda *arguments: (name, *arguments)
+
+    monkeypatch.setattr(folders, "extra", lambda *words: Named())
+    for part in ("train", "val"):
+        (tmp_path / part / "cat").mkdir(parents=True)
+    data = folders.read_image_folder(tmp_path)
+    assert [str(getattr(data, name)[1]) for name in ("train", "plain", "test")] == [
+        str(tmp_path / part) for part in ("train", "train", "val")
+    ]
+    assert "RandomResizedCrop" in str(data.train)
+    assert "Random" not in str(data.plain)
+    assert data.plain[2] == data.test[2]
 
 
 def test_a_transformer_needs_images_and_whole_heads() -> None:

@@ -99,11 +99,11 @@ def test_keeping_nothing_is_refused_with_the_numbers() -> None:
         OrderDP(exploration=0.1, exploitation=0.1).sizes(3)
 
 
-def test_a_pool_smaller_than_what_is_kept_after_rounding_is_refused() -> None:
-    policy = OrderDP(0.5, exploration=0.5)
-    assert policy.sizes(10) == (5, 5)
-    with pytest.raises(ConfigError, match="it must be q <= s <= n"):
-        OrderDP(1 / 3, exploration=2 / 3 - 1e-10).sizes(10**10)
+def test_a_pool_is_never_smaller_than_what_is_kept_of_it_after_rounding() -> None:
+    assert OrderDP(0.5, exploration=0.5).sizes(10) == (5, 5)
+    assert OrderDP(0.7, exploration=0.3).sizes(15) == (5, 5)  # 1 - 0.7 is a little more than 0.3
+    s, q = OrderDP(1 / 3, exploration=2 / 3 - 1e-10).sizes(10**10)
+    assert s == q == round(2 / 3 * 10**10)
 
 
 @pytest.mark.parametrize("n", [0, -3, 2.5, True, "9"])
@@ -183,3 +183,14 @@ def test_a_ratio_and_an_exploitation_that_go_together_do_so_for_every_length(n: 
         s, q = OrderDP(percent / 100, exploitation=exploitation).sizes(n)
         assert q == round(keep * n)
         assert q <= s <= n
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(1, 3000), st.integers(0, 99), st.integers(0, 100))
+def test_a_ratio_and_an_exploration_that_go_together_do_so_for_every_length(n: int, percent: int, more: int) -> None:
+    """From the pool that is kept whole up to all data: what the dials' check accepts, every length accepts."""
+    exploration = min(1.0, round((100 - percent) / 100 + percent * more / 10_000, 12))
+    q = round((1 - percent / 100) * n)
+    if q >= 1:
+        found = OrderDP(percent / 100, exploration=exploration).sizes(n)
+        assert found == (max(q, round(exploration * n)), q)

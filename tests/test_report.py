@@ -178,6 +178,12 @@ def test_failed_and_unfinished_runs_are_said_plainly(tmp_path: Path) -> None:
     assert "- Unfinished: OrderDP 40 %, seed 2: 3 of 10 epochs" in text
 
 
+def test_an_unfinished_run_of_fewer_epochs_is_held_against_its_own_number_of_them(tmp_path: Path) -> None:
+    late = replace(run(1.0, 1, policy="reduced", label="Fewer epochs", prune_ratio=0.6), summary=None)
+    write(tmp_path, [full(90.0), late])  # 4 of full data's 10 epochs cost as much
+    assert "- Unfinished: Fewer epochs, seed 1: 3 of 4 epochs" in markdown_report(tmp_path)
+
+
 def test_runs_without_an_end_make_a_page_too(tmp_path: Path) -> None:
     write(tmp_path, [replace(run(1.0), summary=None)])
     (tmp_path / "runs" / "just-started").mkdir()

@@ -12,6 +12,8 @@ from orderdp.cli import main
 from orderdp.errors import ConfigError, DatasetError
 from orderdp.workbench.models import MODELS
 from orderdp.workbench.running import check
+from orderdp.workbench.settings import Settings
+from orderdp.workbench.static import is_static
 from orderdp.workbench.suites import SCALES, SUITES
 from orderdp.workbench.suites.preparing import prepare
 
@@ -87,6 +89,21 @@ def test_suites_share_runs_in_a_folder() -> None:
 
     assert len(runs("table-dynamic") & runs("fig-time")) > 5
     assert len(runs("table-dynamic") & runs("table-imagenet-ratios")) >= 4
+
+
+@pytest.mark.parametrize(("scale", "shared"), [("smoke", 0), ("cpu", 12), ("paper", 24)])
+def test_only_methods_that_ask_a_proxy_have_one_in_their_settings_so_other_runs_are_shared(
+    scale: str, shared: int
+) -> None:
+    ids = {}
+    for name in ("table-static", "table-dynamic"):
+        runs = [planned for part in SUITES[name].scales[scale].parts for planned in part.runs()]
+        ids[name] = {planned.settings.run_id for planned in runs}
+        for planned in runs:
+            asks = is_static(planned.method.policy) and planned.method.policy != "static-random"
+            assert planned.settings.proxy_epochs == (20 if asks else Settings().proxy_epochs)
+    # Full data, and what both have at the ratios of both: OrderDP alone at paper scale, the controls at the others.
+    assert len(ids["table-static"] & ids["table-dynamic"]) == shared
 
 
 def test_a_seed_that_is_named_twice_is_one_seed() -> None:
@@ -204,6 +221,40 @@ def test_estimates_follow_from_the_runs() -> None:
     assert part.seconds == pytest.approx(3 * part.full_run * (1 + 4 * (0.6 + 0.3)))
 
 
+def test_full_recipes_are_priced_for_the_one_card_that_the_command_uses() -> None:
+    assert {suite.scales["paper"].machine for suite in SUITES.values()} == {"one L40 card"}
+    for name in ("table-imagenet", "table-imagenet-ratios"):
+        (part,) = SUITES[name].scales["paper"].parts
+        printed = SUITES["table-imagenet"].printed.number(part.beside, "Full data", "node hours")
+        assert printed is not None
+        assert part.full_run == pytest.approx(printed.value * 3600)
+    hours = [part.full_run / 3600 for part in SUITES["table-architectures"].scales["paper"].parts]
+    assert hours[-2:] == pytest.approx([28.0, 70.4])
+
+
+BOTH = {
+    "table-dynamic",
+    "table-imagenet",
+    "table-imagenet-ratios",
+    "table-architectures",
+    "table-vit",
+    "table-optimisers",
+}
+RANDOM_ONLY = {"table-jaccard", "table-cosine", "table-stability", "fig-usage"}
+
+
+@pytest.mark.parametrize("scale", ["smoke", "cpu"])
+def test_the_guide_says_which_suites_have_which_controls(scale: str) -> None:
+    found: dict[tuple[str, ...], set[str]] = {}
+    for name, suite in SUITES.items():
+        names = {method.name for part in suite.scales[scale].parts for method in part.methods}
+        found.setdefault(tuple(sorted(names & {"Fewer epochs", "Dynamic Random"})), set()).add(name)
+    assert found[("Dynamic Random",)] == RANDOM_ONLY
+    assert found[()] == {"fig-motivation", "fig-ablation"}
+    others = {"fig-time", "fig-time-to-accuracy", *({"table-static"} if scale == "cpu" else ())}
+    assert found[("Dynamic Random", "Fewer epochs")] == BOTH | others
+
+
 # -- the full recipes -----------------------------------------------------------------------------------------------
 
 
@@ -228,6 +279,8 @@ def test_the_papers_recipes_are_its_own() -> None:
     assert {part.base["label_smoothing"] for part in (small, large)} == {0.1}
     (part,) = SUITES["table-imagenet"].scales["paper"].parts
     assert (part.base["optimiser"], part.base["lr"], part.base["epochs"]) == ("lars", 6.4, 90)
+    for suite in ("table-dynamic", "table-imagenet", "table-imagenet-ratios", "table-architectures", "fig-time"):
+        assert {part.base["weight_decay"] for part in SUITES[suite].scales["paper"].parts} == {5e-4}
     for name in ("table-jaccard", "table-cosine", "table-stability"):
         (part,) = SUITES[name].scales["paper"].parts
         assert part.base["lr"] == 0.03
@@ -235,6 +288,13 @@ def test_the_papers_recipes_are_its_own() -> None:
     assert orderdp[0].settings.policy_parameters == {"exploration": 0.5}
     infobatch = next(planned for planned in small.runs() if planned.method.name == "InfoBatch" and planned.ratio == 0.5)
     assert infobatch.settings.policy_parameters == {"annealing": None, "target_ratio": round(0.5 * 200 / 199, 4)}
+
+
+def test_the_curve_over_ratios_has_one_rule_for_its_pools() -> None:
+    for part in SUITES["fig-time"].scales["paper"].parts:
+        pools = [planned.settings.policy_parameters for planned in part.runs() if planned.method.policy == "orderdp"]
+        assert pools == [{}] * len(pools)
+    assert "our default at all of them" in SUITES["fig-time"].scales["paper"].differs
 
 
 @pytest.fixture(scope="module")

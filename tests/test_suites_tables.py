@@ -123,6 +123,15 @@ def test_what_was_really_left_out_is_said_where_it_is_something_else() -> None:
     assert table.notes[-1] == "Really left out: InfoBatch 32.1 %."
 
 
+@pytest.mark.parametrize("name", ["table-jaccard", "table-cosine", "table-stability", "fig-motivation"])
+def test_tables_without_a_column_for_it_say_what_was_really_left_out_too(name: str) -> None:
+    suite = SUITES[name]
+    (made,) = suite.scales["smoke"].parts
+    runs = [made_up(planned, 90.0, saved=0.55 if planned.method is INFOBATCH else None) for planned in made.runs()]
+    (table,) = suite.tables(suite, [measure(made, runs)])
+    assert f"Really left out: InfoBatch {', '.join(['55.0'] * len(made.ratios))} %." in table.notes
+
+
 def test_infobatch_is_asked_for_more_because_its_first_epoch_uses_all_data() -> None:
     assert INFOBATCH.parameters_for(0.5, 10) == {"annealing": None, "target_ratio": 0.5556}
     assert INFOBATCH.parameters_for(0.95, 10)["target_ratio"] == 0.99
@@ -154,6 +163,57 @@ def test_a_failed_run_is_said_in_its_cell() -> None:
     runs[1].summary = {"status": "failed", "reason": "the loss became nan"}
     found = cells(SUITES["table-dynamic"], measure(made, runs))
     assert found["OrderDP"] == ("failed",)
+
+
+def failing(made: Part, *failed: tuple[str, int]) -> PartResults:
+    """The part, with runs that failed: of which method, at which seed."""
+    runs = []
+    for planned in made.runs():
+        course = epochs([1.0, 2.0, 3.0], "gradient_norm")
+        run = made_up(planned, 90.0 + planned.settings.seed, epochs=course, usage=[0, 5])
+        if (planned.method.name, planned.settings.seed) in failed:
+            run.summary = {"status": "failed", "reason": "the loss became nan"}
+        runs.append(run)
+    return measure(made, runs)
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_every_table_says_where_a_mean_is_of_fewer_seeds(name: str) -> None:
+    suite = SUITES[name]
+    parts = [replace(made, seeds=(0, 1, 2)) for made in suite.scales["smoke"].parts]
+    whole = suite.tables(suite, [failing(made) for made in parts])
+    assert "fewer seeds" not in str(whole)
+    tables = suite.tables(suite, [failing(made, ("OrderDP", 1)) for made in parts])
+    for table in tables:
+        told = [note for note in table.notes if "Means over fewer seeds, because runs failed: OrderDP at " in note]
+        assert bool(told) == any("OrderDP" in row[0] for row in table.rows)
+        assert all("% (2 of 3)" in note for note in told)
+
+
+def test_runs_without_an_end_are_not_called_failed_and_differences_are_of_the_same_seeds() -> None:
+    made = part(FULL, ORDERDP, seeds=2, beside="CIFAR-10, ResNet-18")
+    runs = [made_up(planned, 90.0 + 2 * planned.settings.seed) for planned in made.runs()]
+    runs[-1].summary = None
+    (table,) = SUITES["table-dynamic"].tables(SUITES["table-dynamic"], [measure(made, runs)])
+    assert table.rows[-2] == ("OrderDP", "90.00 (+0.00)")
+    assert table.notes[-1] == (
+        "Means over fewer seeds, because runs failed or are not finished: OrderDP at 50 % (1 of 2). "
+        "Differences to full data are over the seeds that both have."
+    )
+
+
+def test_intervals_are_spoken_of_where_there_are_some() -> None:
+    def title(seeds: int, *failed: tuple[str, int]) -> str:
+        made = part(FULL, ORDERDP, seeds=seeds, beside="CIFAR-10, ResNet-18")
+        runs = [made_up(planned, 90.0 + (planned.settings.seed if planned.ratio else 0)) for planned in made.runs()]
+        for planned, run in zip(made.runs(), runs, strict=True):
+            if (planned.method.name, planned.settings.seed) in failed:
+                run.summary = {"status": "failed"}
+        return str(draw(SUITES["table-dynamic"], [measure(made, runs)]).to_dict())
+
+    assert "here, with 95 % intervals" in title(2)
+    assert "intervals" not in title(1)
+    assert "intervals" not in title(2, ("OrderDP", 1))
 
 
 # -- stages ---------------------------------------------------------------------------------------------------------
@@ -189,8 +249,9 @@ def test_stages_are_means_over_epochs_then_over_seeds() -> None:
     assert found[0] is None  # the first epoch has none before it
     assert found[1] == Number(pytest.approx(0.3), pytest.approx(0.02**0.5))
     shown = cells(SUITES["table-jaccard"], measured)
-    assert shown["OrderDP"] == ("–", "0.30±0.14", "0.40±0.00", "0.60±0.00", "0.90±0.14", "0.90±0.14")  # noqa: RUF001
-    assert shown["OrderDP in the paper"][-1] == "0.70±0.09"
+    wide = ("0.300±0.141", "0.400±0.000", "0.600±0.000", "0.900±0.141", "0.900±0.141")
+    assert shown["OrderDP"] == ("–", *wide)  # noqa: RUF001
+    assert shown["OrderDP in the paper"][-2:] == ("0.678±0.023", "0.704±0.090")  # as it is printed
     assert draw(SUITES["table-jaccard"], [measured]).to_dict()
 
 
@@ -251,11 +312,48 @@ def test_usage_counts_those_never_used() -> None:
     assert found["99 % OrderDP, 10 epochs"] == ("2 of 10", "0", "1", "3", "1.40")
 
 
+def drawn_points(chart: Any, field: str) -> list[dict[str, Any]]:
+    """The points of a chart that have this field, wherever its description keeps them."""
+    if isinstance(chart, list):
+        if chart and isinstance(chart[0], dict) and field in chart[0]:
+            return chart
+        return [point for entry in chart for point in drawn_points(entry, field)]
+    return (
+        [point for entry in chart.values() for point in drawn_points(entry, field)] if isinstance(chart, dict) else []
+    )
+
+
+def test_usage_is_that_of_all_seeds_and_never_used_that_of_the_worst() -> None:
+    made = part(ORDERDP, ratios=(0.99,), seeds=2)
+    usages = [[2, 5, 0, 3], [4, 6]]
+    measured = measure(made, [made_up(planned, 90.0, usage=usages[planned.settings.seed]) for planned in made.runs()])
+    suite = SUITES["fig-usage"]
+    assert cells(suite, measured)["99 % OrderDP, 10 epochs"] == ("4 of 10", "0", "1", "3", "1.00")
+    (table,) = suite.tables(suite, [measured])
+    assert "that of the seed with the most" in table.notes[0]
+    shares = {point["times"]: point["share"] for point in drawn_points(draw(suite, [measured]).to_dict(), "share")}
+    assert shares == pytest.approx({"0": 30.0, "1": 55.0, "2": 0.0, "3": 15.0})
+
+
+def test_the_rolling_spread_is_drawn_as_the_mean_over_seeds() -> None:
+    made = part(FULL, ratios=(), seeds=2)
+    norms = [[1.0, 2.0, 3.0, 4.0], [2.0, 4.0, 6.0, 6.0]]
+    runs = [
+        made_up(planned, 50.0, epochs=epochs(norms[planned.settings.seed], "gradient_norm")) for planned in made.runs()
+    ]
+    measured = measure(made, runs)
+    chart = draw(SUITES["fig-motivation"], [measured]).to_dict()
+    points = drawn_points(chart["vconcat"][1]["hconcat"][0], "epoch")  # the panel of the rolling spread
+    # Windows of three: (1, 2, 3) spreads by 1 and (2, 4, 6) by 2; (2, 3, 4) by 1 and (4, 6, 6) by 2 / sqrt(3).
+    assert [(point["epoch"], point["y"]) for point in points] == [(3, 1.5), (4, pytest.approx(0.5 + 3**-0.5))]
+
+
 def test_ratios_say_how_far_infobatch_came() -> None:
     made = part(FULL, INFOBATCH, ratios=(0.5, 0.9), beside="CIFAR-10, ResNet-18")
     runs = [made_up(planned, 90.0, saved=min(planned.ratio or 0.0, 0.62)) for planned in made.runs()]
     (table,) = SUITES["fig-time"].tables(SUITES["fig-time"], [measure(made, runs)])
     assert table.notes[-1] == "The most InfoBatch left out: 62.0% here, 77.9 % in the paper."
+    assert "without numbers" not in table.notes[0]
 
 
 def test_decompositions_and_ratios_are_two_tables() -> None:
@@ -284,6 +382,26 @@ def test_a_figure_without_anything_to_show_says_so() -> None:
     measured = measure(made, [made_up(planned, 90.0) for planned in made.runs()])
     chart = draw(SUITES["table-dynamic"], [measured]).to_dict()
     assert "nothing was measured" in str(chart)
+
+
+def test_a_figure_names_the_papers_methods_where_full_data_failed_here() -> None:
+    made = part(FULL, RANDOM, ORDERDP, beside="CIFAR-10, ResNet-18")
+    runs = [made_up(planned, 90.0) for planned in made.runs()]
+    runs[0].summary = {"status": "failed"}
+    chart = draw(SUITES["table-dynamic"], [measure(made, runs)]).to_dict()
+    (panel,) = chart["vconcat"][0]["hconcat"]
+    assert panel["title"] == "in the paper"
+    assert panel["layer"][1]["encoding"]["y"]["scale"]["domain"] == ["Dynamic Random", "OrderDP"]
+    assert panel["height"] == 2 * 24
+
+
+def test_a_figure_has_the_methods_of_both_sides_in_the_order_of_the_table() -> None:
+    made = part(FULL, RANDOM, INFOBATCH, ORDERDP, beside="CIFAR-10, ResNet-18")
+    runs = [made_up(planned, 90.0) for planned in made.runs()]
+    runs[1].summary = {"status": "failed"}
+    chart = draw(SUITES["table-dynamic"], [measure(made, runs)]).to_dict()
+    domains = [panel["layer"][1]["encoding"]["y"]["scale"]["domain"] for panel in chart["vconcat"][0]["hconcat"]]
+    assert domains == [["Dynamic Random", "InfoBatch", "OrderDP"]] * 2
 
 
 def test_a_part_that_has_not_run_is_told(tmp_path) -> None:

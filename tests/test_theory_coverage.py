@@ -160,6 +160,12 @@ def test_a_plan_of_plain_random_or_full_data_has_no_bias() -> None:
         assert result.hours is None
 
 
+def test_a_plan_rounds_as_the_policy_does() -> None:
+    for n in (15, 35, 1000, 1015):
+        made = plan(n, 0.7, exploration=0.3)
+        assert (made.s, made.q) == OrderDP(0.7, exploration=0.3).sizes(n)
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

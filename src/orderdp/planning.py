@@ -89,7 +89,7 @@ def pool_sizes(
     keep = 1 - prune_ratio
     q = round(keep * n)
     if exploration is not None:
-        return round(exploration * n), q
+        return max(round(exploration * n), q), q  # 1 - 0.7 is a little more than 0.3, and may round to one more
     if exploitation is not None:
         return min(n, round(q / exploitation)), q
     return max(round(keep**POOL_EXPONENT * n), q), q

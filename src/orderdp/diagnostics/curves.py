@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -85,5 +86,5 @@ def accuracy_correlation(epochs: Iterable[Mapping[str, Any]], name: str = "gradi
 def value_of(record: Mapping[str, Any], name: str) -> float | None:
     """A number of an epoch's record, or of the diagnostics in it; None where there is none."""
     value = record.get(name, (record.get("diagnostics") or {}).get(name))
-    usable = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    usable = not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(value)
     return float(value) if usable else None

@@ -60,10 +60,11 @@ def design_of(policy: Policy, context: Context) -> Design | None:
 
 
 def surrogate_risk(policy: Policy, scores: Any, context: Context) -> Risk | None:
-    """The surrogate risk of the last-seen losses, and its bias.
+    """The surrogate risk of the scores, and its bias.
 
     Only seen samples count, as if they were all there are: early in training that is a part of the data. Scores are
-    last-seen losses, so this is what the rule believes; where they are old, the truth may differ.
+    last-seen losses, so this is what the rule believes; where they are old, the truth may differ. Under `EpsilonGreedy`
+    they are exponential averages of the losses seen, and so is the risk.
 
     Args:
         policy: Who chooses.

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, SupportsFloat
 
 import numpy as np
 import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from orderdp.diagnostics.ages import score_ages
+from orderdp.diagnostics.ages import Ages, score_ages
 from orderdp.diagnostics.cosine import GradientCosine, LossFunction, gradient_cosine, without_lone_last
 from orderdp.diagnostics.gradients import GradientNorms, gradient_norm
 from orderdp.diagnostics.kept_sets import shared
@@ -41,7 +41,8 @@ class Diagnostics:
     Nothing it does changes the training. A step computes one number and leaves it on the device; an epoch reads them
     and looks at each sample once. What costs more has to be asked for: `full_gradient_cosine`.
 
-    In a process group, call ``pruner.sync()`` before `epoch`, or it knows this process's share only.
+    In a process group, call ``pruner.sync()`` before `epoch`, or it knows this process's share only. With
+    ``table="sharded"`` everything is of the samples this process owns, and there are no ages.
 
     Args:
         pruner: Whose.
@@ -73,23 +74,24 @@ class Diagnostics:
             raise ConfigError("gradients are a model's. Give Diagnostics(pruner, model).")
         self.norms.add(gradient_norm(self._model.parameters()) / scale)
 
-    def epoch(self, metric: float | None = None) -> dict[str, float | None]:
+    def epoch(self, metric: SupportsFloat | None = None) -> dict[str, float | None]:
         """What the epoch that has just ended did.
 
         Args:
-            metric: The test accuracy, to be kept with it for `accuracy_correlation`, `time_to_accuracy`, `stability`.
+            metric: The test accuracy, any number or a tensor of one, to be kept with it for `accuracy_correlation`,
+                `time_to_accuracy`, `stability`.
 
         Returns:
             epoch: epochs done. samples: trained on in this epoch, each counted once. jaccard: similarity with what the
             epoch before kept, None in the first. coverage, usage_min, usage_mean, usage_max: how often samples were
             trained on so far. age_mean, age_median, age_p95: epochs since the seen scores were refreshed, 1 for those
-            of this epoch. unseen: share of samples without a score. gradient_norm, gradient_norm_std: mean and
-            standard deviation over the steps, where `step` was called. surrogate_risk, bias, bias_bound: of the seen
-            scores, where the policy has such a risk.
+            of this epoch; None with a sharded table, which keeps none. unseen: share of samples without a score.
+            gradient_norm, gradient_norm_std: mean and standard deviation over the steps, where `step` was called.
+            surrogate_risk, bias, bias_bound: of the seen scores, where the policy has such a risk.
         """
         found = self.measure()
         if metric is not None:
-            found["metric"] = metric
+            found["metric"] = float(metric)
         self.advance()
         self.history.append(found)
         return found
@@ -98,7 +100,7 @@ class Diagnostics:
         """What `epoch` would return, and nothing else."""
         counts = self._pruner.usage
         kept, usage = self._used_since(counts), usage_summary(counts)
-        ages = score_ages(self._pruner.seen, self._pruner.epoch)
+        ages = self._ages()
         found: dict[str, float | None] = {
             "epoch": self._pruner.epoch,
             "samples": None if kept is None else int(kept.sum()),
@@ -130,6 +132,12 @@ class Diagnostics:
     def _used_since(self, counts: torch.Tensor) -> np.ndarray | None:
         """Which samples were trained on since the last `epoch`, as a mask."""
         return None if self._usage is None else (counts > self._usage).numpy()
+
+    def _ages(self) -> Ages:
+        try:
+            return score_ages(self._pruner.seen, self._pruner.epoch)
+        except ConfigError:  # a sharded table keeps no epochs, to be small
+            return Ages(None, None, None, float(self._pruner.scores.isinf().double().mean()))
 
     def _measured_risk(self) -> dict[str, float | None]:
         pruner = self._pruner

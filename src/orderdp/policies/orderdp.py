@@ -116,11 +116,6 @@ class OrderDP:
         s, q = pool_sizes(int(n), self.prune_ratio, self.exploration, self.exploitation)
         if q < 1:
             raise ConfigError(f"{self} keeps {q} of {n} samples; at least one must be left. Prune less.")
-        if not q <= s <= n:
-            raise ConfigError(
-                f"{self} would keep {q} out of a pool of {s} of {n} samples; it must be q <= s <= n. "
-                "Choose a larger exploration or prune more."
-            )
         if isinstance(self.rule, Trimmed) and round(self.rule.share * s) > s - q + _ROUNDED:
             raise ConfigError(
                 f"{self} would skip {round(self.rule.share * s)} of a pool of {s} and keep {q}, more than there are. "

@@ -16,9 +16,10 @@ _KNOWN = {
     ),
     "surrogate_risk": (
         "Surrogate risk",
-        "What the rule's mean loss is on average over draws, by the last-seen losses.",
+        "What the rule's mean loss is on average over draws, by the scores: last-seen losses, or under epsilon-greedy "
+        "their averages.",
     ),
-    "bias": ("Bias of the surrogate", "By how much the surrogate risk exceeds the mean of the last-seen losses."),
+    "bias": ("Bias of the surrogate", "By how much the surrogate risk exceeds the mean of the scores."),
 }
 
 #: Details of those above, of which a chart each would be too much.

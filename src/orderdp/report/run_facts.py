@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from orderdp.workbench.reading import Run
+from orderdp.workbench.settings import planned_epochs
 from orderdp.workbench.statistics import Row
 
 __all__ = ["commands", "counted_out", "is_further_test", "run_list", "shared_settings", "task_name", "tasks"]
@@ -55,8 +56,11 @@ def counted_out(rows: Sequence[Row]) -> list[dict[str, str]]:
 
 
 def _reached(run: Run) -> str:
-    planned = run.config.get("epochs")
-    return f"{len(run.epochs)} of {planned} epochs" if planned else f"{len(run.epochs)} epochs"
+    epochs = run.config.get("epochs")
+    if not epochs:
+        return f"{len(run.epochs)} epochs"
+    planned = planned_epochs(run.config.get("policy", ""), epochs, run.config.get("prune_ratio"))
+    return f"{len(run.epochs)} of {planned} epochs"
 
 
 def commands(runs: Sequence[Run]) -> list[str]:

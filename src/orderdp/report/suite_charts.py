@@ -31,12 +31,10 @@ def _gaps(suite: Suite, parts: Sequence[PartResults]) -> Any:
         results = [result for result in part.results if result.method.policy != "full"]
         here = [_gap_here(result) for result in results if result.row.against_full is not None]
         paper = [point for result in results if (point := _gap_printed(suite, part, result)) is not None]
-        order = list(dict.fromkeys(point["method"] for point in here))
-        drawn = (
-            [_gap_panel(here, order, "here, with 95 % intervals" if part.seeds > 1 else "here", labels=True)]
-            if here
-            else []
-        )
+        shown = {point["method"] for point in (*here, *paper)}
+        order = [name for name in dict.fromkeys(_names(result)["method"] for result in results) if name in shown]
+        title = "here, with 95 % intervals" if any(point["low"] < point["high"] for point in here) else "here"
+        drawn = [_gap_panel(here, order, title, labels=True)] if here else []
         drawn += [_gap_panel(paper, order, "in the paper", labels=not here)] if paper else []
         rows.append((part.part.beside if len(parts) > 1 else "", drawn))
     return panels(rows)

@@ -13,7 +13,7 @@ from orderdp.report.suite_parts import by_method, colour_of, panels
 from orderdp.workbench.suites import Suite
 from orderdp.workbench.suites.curve_tables import is_decomposition
 from orderdp.workbench.suites.measured import PartResults, Result
-from orderdp.workbench.suites.motivation import unrest
+from orderdp.workbench.suites.motivation import mean_unrest
 
 __all__ = ["ablation", "motivation", "ratios", "time_to_accuracy"]
 
@@ -155,7 +155,7 @@ def motivation(suite: Suite, parts: Sequence[PartResults]) -> Any:
     restless = [
         {"method": result.method.name, "epoch": epoch, "y": value}
         for result in results
-        for epoch, value in (unrest(result.row.runs[0]) if result.row.runs else [])
+        for epoch, value in mean_unrest(result.row.runs)
     ]
     methods = list(dict.fromkeys(result.method.name for result in results))
     top = [_over_epochs(accuracy, methods, "accuracy (%)"), _over_epochs(size, methods, "gradient norm")]

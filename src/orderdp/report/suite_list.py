@@ -25,7 +25,7 @@ def list_suites(say: Callable[[str], None]) -> None:
     show("orderdp reproduce ID --scale S", header, rows, names=True)
     theory = [(name, text) for name, (text, _) in theory_figures.FIGURES.items()]
     show("without runs, in seconds", ("id", "what it shows"), [*theory, ("table-toy", toy.DESCRIPTION)], names=True)
-    say(f"smoke: {_SMOKE} each, on digits. cpu: on two cores. paper: CIFAR on one L40 card, ImageNet on two.")
+    say(f"smoke: {_SMOKE} each, on digits. cpu: on two cores. paper: on one L40 card.")
     say("Times are estimates, from that of a run with all data. `orderdp reproduce ID --list` says more about one.")
 
 

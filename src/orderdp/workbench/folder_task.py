@@ -27,7 +27,7 @@ class FolderTask:
 
     Args:
         data: The images, as map-style data sets.
-        settings: Model, MixUp, CutMix, label smoothing.
+        settings: Model, augmentation, MixUp, CutMix, label smoothing, order of the channels.
         device: Where the model is.
     """
 
@@ -37,9 +37,10 @@ class FolderTask:
         self.data = data
         self.settings = settings
         self.device = device
-        self.train_set: Any = data.train
+        self.train_set: Any = data.train if settings.augment else data.plain
         self.test_set: Any = data.test
-        self.labels = getattr(data.train, "targets", None)
+        self.labels = getattr(self.train_set, "targets", None)
+        self._memory_format = torch.channels_last if settings.channels_last else torch.contiguous_format
         workers = min(8, os.cpu_count() or 1)
         self.loader_options = {"num_workers": workers, "pin_memory": device.type == "cuda"}
 
@@ -50,11 +51,12 @@ class FolderTask:
         model = build_model(
             settings.model, shape=tuple(image.shape), classes=self.data.classes, seed=seed, width=settings.width
         )
-        return model.to(self.device)
+        moved: nn.Module = model.to(self.device).to(memory_format=self._memory_format)  # type: ignore[call-overload]
+        return moved
 
     def losses(self, model: nn.Module, batch: Any) -> Losses:
         """Cross-entropy; under MixUp and CutMix the score is the sample's own."""
-        images, targets = (part.to(self.device, non_blocking=True) for part in batch)
+        images, targets = self._placed(batch)
         smoothing = self.settings.label_smoothing
         if not (self.settings.mixup or self.settings.cutmix):
             logits = model(images)
@@ -70,6 +72,11 @@ class FolderTask:
 
     def metric(self, model: nn.Module, batch: Any) -> torch.Tensor:
         """1 where the largest logit is that of the right class."""
-        images, targets = (part.to(self.device, non_blocking=True) for part in batch)
+        images, targets = self._placed(batch)
         right: torch.Tensor = model(images).argmax(1) == targets
         return right.float()
+
+    def _placed(self, batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        images, targets = batch
+        placed = images.to(self.device, non_blocking=True, memory_format=self._memory_format)
+        return placed, targets.to(self.device, non_blocking=True)

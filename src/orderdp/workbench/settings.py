@@ -15,7 +15,7 @@ from orderdp.errors import ConfigError
 from orderdp.naming import checked_name, suggestion
 from orderdp.planning import check_ratio, is_count
 
-__all__ = ["CONTROLS", "PRESETS", "VARIED", "Settings", "preset_values", "read_config"]
+__all__ = ["CONTROLS", "PRESETS", "VARIED", "Settings", "planned_epochs", "preset_values", "read_config"]
 
 #: Policies that the workbench makes out of the number of epochs: all data, and all data for less long.
 CONTROLS = ("full", "reduced")
@@ -114,10 +114,7 @@ class Settings:
     @property
     def epochs_run(self) -> int:
         """How many epochs the run has: fewer where a control costs as much as a pruned run."""
-        if self.policy != "reduced":
-            return self.epochs
-        assert self.prune_ratio is not None
-        return max(1, round(self.epochs * (1 - self.prune_ratio)))
+        return planned_epochs(self.policy, self.epochs, self.prune_ratio)
 
     @property
     def label(self) -> str:
@@ -164,6 +161,17 @@ class Settings:
         ]
 
 
+def planned_epochs(policy: str, epochs: int, prune_ratio: float | None) -> int:
+    """How many epochs a run has, where full data has `epochs`: fewer under the policy "reduced".
+
+    >>> planned_epochs("reduced", 10, 0.7), planned_epochs("orderdp", 10, 0.7)
+    (3, 10)
+    """
+    if policy != "reduced" or prune_ratio is None:
+        return epochs
+    return max(1, round(epochs * (1 - prune_ratio)))
+
+
 def _defaults() -> dict[str, Any]:
     return Settings().as_dict()
 
@@ -207,7 +215,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "batch_size": 1024,
         "optimiser": "lars",
         "lr": 1.98,
-        "weight_decay": 5e-5,
+        "weight_decay": 5e-4,
         "schedule": "onecycle",
         "label_smoothing": 0.1,
     },
@@ -217,7 +225,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "batch_size": 1024,
         "optimiser": "lars",
         "lr": 6.4,
-        "weight_decay": 5e-5,
+        "weight_decay": 5e-4,
         "schedule": "onecycle",
         "label_smoothing": 0.1,
     },

@@ -29,13 +29,15 @@ class FolderData:
     Attributes:
         name: Of its folder.
         train: Map-style: ``train[i]`` is an augmented, normalised image and its label.
-        test: Likewise, without augmentation.
+        plain: The same training images without augmentation.
+        test: Likewise.
         classes: How many there are.
         class_names: The names of their folders, sorted.
     """
 
     name: str
     train: Sized
+    plain: Sized
     test: Sized
     classes: int
     class_names: tuple[str, ...]
@@ -76,5 +78,6 @@ def read_image_folder(path: Path, size: int = 224) -> FolderData:
     training = [transforms.RandomResizedCrop(size), transforms.RandomHorizontalFlip(), *last]
     testing = [transforms.Resize(round(size * 256 / 224)), transforms.CenterCrop(size), *last]
     train: Any = datasets.ImageFolder(str(path / "train"), transforms.Compose(training))
+    plain: Any = datasets.ImageFolder(str(path / "train"), transforms.Compose(testing))
     test: Any = datasets.ImageFolder(str(folder_for_testing(path)), transforms.Compose(testing))
-    return FolderData(path.name, train, test, len(names), names)
+    return FolderData(path.name, train, plain, test, len(names), names)

@@ -7,9 +7,10 @@ from typing import Any
 from orderdp.workbench.suites import paper_numbers
 from orderdp.workbench.suites.printed_ratios import printed_part
 from orderdp.workbench.suites.recipes import (
-    CARDS,
+    CARD,
     CORES,
     CPU_MEMORY,
+    IMAGENET_HOURS,
     IMAGENET_MEMORY,
     SMOKE_MEMORY,
     cifar,
@@ -27,7 +28,6 @@ __all__ = ["SUITES"]
 
 _ARCHITECTURES = paper_numbers.ARCHITECTURES
 _CIFAR_TIMES = {"resnet18": 2400.0, "resnet50": 6000.0}
-_IMAGENET_TIMES = {"resnet18": 14 * 3600.0, "resnet50": 35.2 * 3600.0}
 
 _TABLE_ARCHITECTURES = Suite(
     "table-architectures",
@@ -73,13 +73,13 @@ _TABLE_ARCHITECTURES = Suite(
                         f"ImageNet-1K, ResNet-{model[6:]}",
                         imagenet(model),
                         3,
-                        _IMAGENET_TIMES[model],
+                        IMAGENET_HOURS[model] * 3600,
                         controls=False,
                     )
                     for model in ("resnet18", "resnet50")
                 ),
             ),
-            CARDS,
+            CARD,
             IMAGENET_MEMORY,
             "The ratios are the paper's; they are tried, not searched for.",
         ),
@@ -148,7 +148,7 @@ _TABLE_VIT = Suite(
                         "cutmix": 1.0,
                     },
                     1,
-                    40 * 3600.0,
+                    80 * 3600.0,
                     controls=False,
                 ),
                 *(
@@ -161,12 +161,12 @@ _TABLE_VIT = Suite(
                         controls=False,
                     )
                     for group, model, hours in (
-                        ("Swin-T", "timm:swin_tiny_patch4_window7_224", 150),
-                        ("ViT-B (MAE)", "timm:vit_base_patch16_224", 300),
+                        ("Swin-T", "timm:swin_tiny_patch4_window7_224", 300),
+                        ("ViT-B (MAE)", "timm:vit_base_patch16_224", 600),
                     )
                 ),
             ),
-            CARDS,
+            CARD,
             IMAGENET_MEMORY,
             "Needs timm. The paper names timm's recipes without their settings: these are usual ones. ViT-B is trained "
             "from scratch for 300 epochs, not pretrained as a masked autoencoder, which is another task "

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from itertools import accumulate
+from dataclasses import replace
+from itertools import accumulate, zip_longest
 
 from orderdp.diagnostics import time_to_accuracy
 from orderdp.workbench.reading import Run
 from orderdp.workbench.statistics import Row
 from orderdp.workbench.suites.measured import PartResults, Result
+from orderdp.workbench.suites.notes import fewer_seeds, really_saved
 from orderdp.workbench.suites.suite import Suite, Table
 from orderdp.workbench.suites.tables import accuracy_cell, duration, percent, title
 
@@ -33,7 +35,7 @@ def ratio_tables(suite: Suite, parts: Sequence[PartResults]) -> list[Table]:
         for result in part.results:
             rows.append(_cost_row(result, f"{result.method.name} {_asked(result)}".strip()))
         limit = suite.printed.number(part.part.beside, "InfoBatch", "largest ratio reached")
-        notes = [_claim(suite, part)]
+        notes = [_claim(suite, part), *fewer_seeds(part, paired=True)]
         if limit is not None:
             own = max((result.row.saved or 0.0 for result in part.of("InfoBatch")), default=0.0)
             notes.append(f"The most InfoBatch left out: {own:.1%} here, {limit.value:g} % in the paper.")
@@ -50,7 +52,8 @@ def ablation_tables(suite: Suite, parts: Sequence[PartResults]) -> list[Table]:
             shown = [result for result in part.results if is_decomposition(result) == kind]
             rows = [_cost_row(result, f"{_asked(result)} {result.method.name}".strip()) for result in shown]
             header = (name, "accuracy % (to full)", "samples saved", "time saved", "time")
-            tables.append(Table(title(suite, part), header, rows, (_claim(suite, part),)))
+            notes = (_claim(suite, part), *fewer_seeds(replace(part, results=tuple(shown)), paired=True))
+            tables.append(Table(title(suite, part), header, rows, notes))
     return tables
 
 
@@ -70,7 +73,8 @@ def _asked(result: Result) -> str:
 
 def _claim(suite: Suite, part: PartResults) -> str:
     printed = suite.printed
-    return f"paper: {printed.claim} ({part.part.beside}, {printed.setting}; {printed.source}, without numbers)."
+    numbers = "" if printed.values else ", without numbers"
+    return f"paper: {printed.claim} ({part.part.beside}, {printed.setting}; {printed.source}{numbers})."
 
 
 # -- usage ----------------------------------------------------------------------------------------------------------
@@ -78,24 +82,36 @@ def _claim(suite: Suite, part: PartResults) -> str:
 
 def usage_tables(suite: Suite, parts: Sequence[PartResults]) -> list[Table]:
     """How many samples were never used, and how often the others were."""
-    rows: list[tuple[str, ...]] = []
-    for part in parts:
-        for result in part.results:
-            counts = usage_counts(result.row)
-            if not counts:
-                continue
-            n = sum(counts)
-            used = [times for times, samples in enumerate(counts) if samples]
-            mean = sum(times * samples for times, samples in enumerate(counts)) / n
-            name = f"{_asked(result)} {result.method.name}, {part.part.base['epochs']} epochs"
-            rows.append((name, f"{counts[0]:,} of {n:,}", str(used[0]), _median(counts), str(used[-1]), f"{mean:.2f}"))
+    rows = [
+        (f"{_asked(result)} {result.method.name}, {part.part.base['epochs']} epochs", *_usage_cells(result.row))
+        for part in parts
+        for result in part.results
+        if usage_counts(result.row)
+    ]
     header = ("left out", "never used", "least", "median", "most", "mean")
-    return [Table(title(suite, parts[0]), header, rows, (_claim(suite, parts[0]),))]
+    several = "Over all seeds; the number of those never used is that of the seed with the most."
+    notes = [several] if any(len(result.row.runs) > 1 for part in parts for result in part.results) else []
+    notes += [_claim(suite, parts[0]), *(note for part in parts for note in fewer_seeds(part))]
+    return [Table(title(suite, parts[0]), header, rows, tuple(notes))]
+
+
+def _usage_cells(row: Row) -> tuple[str, ...]:
+    each, counts = _usage_by_run(row), usage_counts(row)
+    n = max(map(sum, each))
+    used = [times for times, samples in enumerate(counts) if samples]
+    mean = sum(times * samples for times, samples in enumerate(counts)) / sum(counts)
+    never = max(found[0] for found in each)
+    return f"{never:,} of {n:,}", str(used[0]), _median(counts), str(used[-1]), f"{mean:.2f}"
 
 
 def usage_counts(row: Row) -> list[int]:
-    """How many samples were used 0, 1, 2, ... times, in the first run."""
-    return [int(count) for count in (row.runs[0].summary or {}).get("usage") or []] if row.runs else []
+    """How many samples were used 0, 1, 2, ... times, all runs together."""
+    return [sum(counts) for counts in zip_longest(*_usage_by_run(row), fillvalue=0)]
+
+
+def _usage_by_run(row: Row) -> list[list[int]]:
+    found = [(run.summary or {}).get("usage") or [] for run in row.runs]
+    return [[int(count) for count in counts] for counts in found if counts]
 
 
 def _median(counts: Sequence[int]) -> str:
@@ -114,7 +130,8 @@ def time_to_accuracy_tables(suite: Suite, parts: Sequence[PartResults]) -> list[
 def _race(suite: Suite, part: PartResults) -> Table:
     full = part.full
     if full is None or full.metric is None:
-        return Table(title(suite, part), ("",), [], ("There is no finished run of full data to set the target.",))
+        notes = ("There is no finished run of full data to set the target.", *fewer_seeds(part))
+        return Table(title(suite, part), ("",), [], notes)
     targets = [share * full.metric for share in _TARGETS]
     rows: list[tuple[str, ...]] = []
     for result in part.results:
@@ -123,9 +140,8 @@ def _race(suite: Suite, part: PartResults) -> Table:
         rows.append((name, *map(_reached, times), accuracy_cell(result.row)))
     header = ("time to reach", *(f"{target:.2f} %" for target in targets), "at the end (to full)")
     shares = ", ".join(f"{share:.0%}" for share in _TARGETS)
-    return Table(
-        title(suite, part), header, rows, (f"The targets are {shares} of what full data ends at.", _claim(suite, part))
-    )
+    notes = (f"The targets are {shares} of what full data ends at.", _claim(suite, part))
+    return Table(title(suite, part), header, rows, (*notes, *fewer_seeds(part, paired=True), *really_saved(part)))
 
 
 def _seconds_to(run: Run, target: float) -> float | None:

@@ -9,10 +9,11 @@ from orderdp.diagnostics import accuracy_correlation, rolling_spread
 from orderdp.diagnostics.curves import value_of
 from orderdp.workbench.reading import Run
 from orderdp.workbench.suites.measured import PartResults
+from orderdp.workbench.suites.notes import fewer_seeds, really_saved
 from orderdp.workbench.suites.suite import Suite, Table
 from orderdp.workbench.suites.tables import NOTHING, paper_name, spread, title
 
-__all__ = ["motivation_tables", "norms", "unrest"]
+__all__ = ["mean_unrest", "motivation_tables", "norms", "unrest"]
 
 _WINDOW = 3  # epochs
 
@@ -21,6 +22,15 @@ def norms(run: Run) -> list[tuple[int, float]]:
     """The epochs whose gradient norm was recorded, with it."""
     found = [(int(epoch["epoch"]), value_of(epoch, "gradient_norm")) for epoch in run.epochs]
     return [(epoch, norm) for epoch, norm in found if norm is not None]
+
+
+def mean_unrest(runs: Sequence[Run]) -> list[tuple[int, float]]:
+    """The `unrest` of several runs, averaged epoch by epoch."""
+    found: dict[int, list[float]] = {}
+    for run in runs:
+        for epoch, value in unrest(run):
+            found.setdefault(epoch, []).append(value)
+    return [(epoch, statistics.fmean(values)) for epoch, values in sorted(found.items())]
 
 
 def unrest(run: Run) -> list[tuple[int, float]]:
@@ -49,6 +59,8 @@ def _table(suite: Suite, part: PartResults) -> Table:
     notes = (
         paper_name(suite, part.part.beside),
         f"The correlation is Pearson's, over epochs. The rolling spread is that of the norm over {_WINDOW} epochs.",
+        *fewer_seeds(part),
+        *really_saved(part),
     )
     return Table(title(suite, part), header, rows, notes)
 

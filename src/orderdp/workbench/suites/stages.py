@@ -10,6 +10,7 @@ from orderdp.diagnostics.curves import value_of
 from orderdp.workbench.reading import Run
 from orderdp.workbench.statistics import Row
 from orderdp.workbench.suites.measured import PartResults
+from orderdp.workbench.suites.notes import fewer_seeds, really_saved
 from orderdp.workbench.suites.printed import Number
 from orderdp.workbench.suites.suite import Suite, Table
 from orderdp.workbench.suites.tables import NOTHING, paper_name, spread, title
@@ -100,7 +101,7 @@ def stage_tables(recorded: str) -> Callable[[Suite, Sequence[PartResults]], list
     """What makes tables of something recorded each epoch, by ratio and method."""
 
     def tables(suite: Suite, parts: Sequence[PartResults]) -> list[Table]:
-        return [_table(suite, part, stage_points(suite, part, recorded), FIFTHS, recorded) for part in parts]
+        return [_table(suite, part, stage_points(suite, part, recorded), FIFTHS, recorded, 3) for part in parts]
 
     return tables
 
@@ -120,10 +121,13 @@ def stability_points(suite: Suite, part: PartResults) -> list[StagePoint]:
 
 def stability_tables(suite: Suite, parts: Sequence[PartResults]) -> list[Table]:
     """Accuracy and gradient norm by stage."""
-    return [_table(suite, part, stability_points(suite, part), QUARTERS, "by stage") for part in parts]
+    return [_table(suite, part, stability_points(suite, part), QUARTERS, "by stage", 2) for part in parts]
 
 
-def _table(suite: Suite, part: PartResults, points: Sequence[StagePoint], stages: Sequence[Stage], what: str) -> Table:
+def _table(
+    suite: Suite, part: PartResults, points: Sequence[StagePoint], stages: Sequence[Stage], what: str, digits: int
+) -> Table:
+    """Ours above the paper's, with as many digits as it prints."""
     rows: list[tuple[str, ...]] = []
     for group in dict.fromkeys(point.group for point in points):
         rows.append((f"{group}:", *[""] * len(stages)))
@@ -135,13 +139,13 @@ def _table(suite: Suite, part: PartResults, points: Sequence[StagePoint], stages
                     if (point.group, point.method, point.who) == (group, name, who)
                 }
                 if own or who == "here":
-                    rows.append((label, *(_cell(own.get(stage.name)) for stage in stages)))
+                    rows.append((label, *(_cell(own.get(stage.name), digits) for stage in stages)))
     header = (what, *(stage.name for stage in stages))
-    notes = [paper_name(suite, part.part.beside)]
-    if not any(point.who == "here" for point in points):
+    notes = [paper_name(suite, part.part.beside), *fewer_seeds(part), *really_saved(part)]
+    if any(result.row.runs for result in part.results) and not any(point.who == "here" for point in points):
         notes.append("Nothing was recorded here: the runs are older than these diagnostics. Use another --out.")
     return Table(title(suite, part), header, rows, tuple(notes))
 
 
-def _cell(number: Number | None) -> str:
-    return NOTHING if number is None else spread(*number)
+def _cell(number: Number | None, digits: int) -> str:
+    return NOTHING if number is None else spread(*number, digits)

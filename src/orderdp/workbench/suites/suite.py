@@ -27,6 +27,7 @@ class Method:
         parameters: Its parameters.
         ratios: Its own prune ratios, where they are not those of the part.
         at_ratio: Further parameters at single ratios.
+        settings: Further settings of its runs, which those of other methods do not have.
         matched: Whether it is InfoBatch, asked for the ratio that counts. Its first epoch uses all data, so the others
             must leave out more.
     """
@@ -36,6 +37,7 @@ class Method:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     ratios: tuple[float, ...] | None = None
     at_ratio: Mapping[float, Mapping[str, Any]] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
     matched: bool = False
 
     def parameters_for(self, ratio: float | None, epochs: int) -> dict[str, Any]:
@@ -84,7 +86,7 @@ class Part:
     def _settings(self, method: Method, ratio: float | None, seed: int) -> Settings:
         parameters = method.parameters_for(ratio, self.base["epochs"])
         own = {"policy": method.policy, "policy_parameters": parameters, "prune_ratio": ratio, "seed": seed}
-        return Settings.from_dict({**self.base, **own})
+        return Settings.from_dict({**self.base, **method.settings, **own})
 
     @property
     def seconds(self) -> float:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from orderdp.workbench.intervals import Difference
 from orderdp.workbench.statistics import Row
 from orderdp.workbench.suites.measured import PartResults
+from orderdp.workbench.suites.notes import fewer_seeds, really_saved
 from orderdp.workbench.suites.printed import Number
 from orderdp.workbench.suites.suite import Suite, Table
 
@@ -45,7 +46,7 @@ def _accuracy_table(suite: Suite, part: PartResults) -> Table:
             rows.append((_PAPER, *map(_printed_accuracy, printed, full)))
     header = ("", *(f"{column} % left out" for column in columns))
     notes = ("Accuracy in %, and in brackets the points gained against full data.", paper_name(suite, group))
-    return Table(title(suite, part), header, rows, (*notes, *_really_saved(part)))
+    return Table(title(suite, part), header, rows, (*notes, *fewer_seeds(part, paired=True), *really_saved(part)))
 
 
 def cost_tables(suite: Suite, parts: Sequence[PartResults]) -> list[Table]:
@@ -65,8 +66,9 @@ def _cost_table(suite: Suite, part: PartResults) -> Table:
             saved = "" if name == "Full data" else percent(1 - hours.value / full_hours.value)
             rows.append((_PAPER, _printed_accuracy(accuracy, full), f"{hours.value:g} h", saved, ""))
     header = ("", "accuracy % (to full)", "time", "time saved", "samples saved")
-    cards = "The paper's node hours are twice its hours, for two cards; here they are the time."
-    return Table(title(suite, part), header, rows, (paper_name(suite, group), cards, *_really_saved(part)))
+    cards = "The paper's hours are those of two cards together; one card takes twice as many."
+    notes = (paper_name(suite, group), cards, *fewer_seeds(part, paired=True), *really_saved(part))
+    return Table(title(suite, part), header, rows, notes)
 
 
 def lossless_tables(suite: Suite, parts: Sequence[PartResults]) -> list[Table]:
@@ -78,7 +80,7 @@ def lossless_tables(suite: Suite, parts: Sequence[PartResults]) -> list[Table]:
         rows.append((f"{group}:", "", "", ""))
         recipe = f"{part.title}, {part.part.base.get('optimiser', 'sgd')}, {_seeds(part.seeds)}"
         verdicts = [f"{result.method.name}: {result.row.verdict}" for result in part.results[1:]]
-        notes.append(f"{group}: here {recipe}. {'; '.join(verdicts)}.")
+        notes.append(" ".join([f"{group}: here {recipe}. {'; '.join(verdicts)}.", *fewer_seeds(part, paired=True)]))
         for result in part.results:
             row = result.row
             rows.append((result.method.name, accuracy_cell(row), _interval(row.against_full), percent(row.saved)))
@@ -159,14 +161,3 @@ def percent(share: float | None) -> str:
 
 def _seeds(number: int) -> str:
     return f"{number} seed{'' if number == 1 else 's'}"
-
-
-def _really_saved(part: PartResults) -> list[str]:
-    """A sentence where something else was left out than the column says, by a point or more."""
-    told = []
-    for name in dict.fromkeys(result.method.name for result in part.results):
-        found = [result for result in part.of(name) if result.ratio is not None and result.row.saved is not None]
-        if any(abs((result.row.saved or 0.0) - (result.ratio or 0.0)) >= 0.01 for result in found):
-            shares = ", ".join(f"{100 * (result.row.saved or 0.0):.1f}" for result in found)
-            told.append(f"{name} {shares} %")
-    return [f"Really left out: {'; '.join(told)}."] if told else []
