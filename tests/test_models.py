@@ -12,7 +12,6 @@ import torch
 from orderdp.errors import ConfigError
 from orderdp.testing import global_generators_untouched
 from orderdp.workbench.averaging import IterateAverage
-from orderdp.workbench.data import folders
 from orderdp.workbench.folder_task import FolderTask
 from orderdp.workbench.learning_rates import SCHEDULES, onecycle
 from orderdp.workbench.mixing import cutmix, mixed_losses, mixup
@@ -81,25 +80,6 @@ def test_without_augmentation_the_images_of_a_folder_are_read_as_for_testing() -
     data = SimpleNamespace(train=changed, plain=plain, test=plain, classes=3)
     for augment, expected in ((True, changed), (False, plain)):
         assert FolderTask(data, Settings(model="mlp", augment=augment), torch.device("cpu")).train_set is expected
-
-
-def test_a_folder_is_read_augmented_plain_and_for_testing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Named(SimpleNamespace):
-        """Stands in for torchvision: whatever is called gives its name and what it was called with."""
-
-        def __getattr__(self, name: str):
-            return lambda *arguments: (name, *arguments)
-
-    monkeypatch.setattr(folders, "extra", lambda *words: Named())
-    for part in ("train", "val"):
-        (tmp_path / part / "cat").mkdir(parents=True)
-    data = folders.read_image_folder(tmp_path)
-    assert [str(getattr(data, name)[1]) for name in ("train", "plain", "test")] == [
-        str(tmp_path / part) for part in ("train", "train", "val")
-    ]
-    assert "RandomResizedCrop" in str(data.train)
-    assert "Random" not in str(data.plain)
-    assert data.plain[2] == data.test[2]
 
 
 def test_a_transformer_needs_images_and_whole_heads() -> None:

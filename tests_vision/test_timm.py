@@ -16,6 +16,7 @@ import orderdp
 from orderdp.cli import main
 from orderdp.errors import ConfigError, FeedbackError
 from orderdp.integrations.timm import blended_losses
+from orderdp.workbench.data.folders import read_image_folder
 from orderdp.workbench.models import build_model
 from orderdp.workbench.records import read_runs
 
@@ -104,6 +105,13 @@ def test_a_folder_of_images_is_trained_by_the_workbench(folder: Path, tmp_path: 
     assert main(["train", *options, "--prune-ratio", "0.5", "--quiet", "--out", str(tmp_path)]) == 0
     (run,) = read_runs(tmp_path)
     assert run.summary["samples"] == 18
+
+
+def test_images_of_a_folder_are_augmented_or_not(folder: Path) -> None:
+    data = read_image_folder(folder, size=32)
+    assert all(torch.equal(data.plain[i][0], data.plain[i][0]) for i in range(5))
+    assert any(not torch.equal(data.train[i][0], data.train[i][0]) for i in range(5))
+    assert [data.plain[i][1] for i in range(len(data.plain))] == [data.train[i][1] for i in range(len(data.train))]
 
 
 def test_timm_models_by_name_in_the_workbench() -> None:

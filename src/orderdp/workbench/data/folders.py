@@ -5,6 +5,7 @@ They are read from the disk while training, so this is not data in memory: `Fold
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sized
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,7 +70,7 @@ def classes_in(path: Path) -> tuple[str, ...]:
 
 
 def read_image_folder(path: Path, size: int = 224) -> FolderData:
-    """The folder as two data sets of `size` x `size` images, with the usual transforms of ImageNet."""
+    """The folder as data sets of `size` x `size` images, with the usual transforms of ImageNet."""
     names = classes_in(path)
     extra("torchvision", "image folders", "vision")
     datasets = extra("torchvision.datasets", "image folders", "vision")
@@ -78,6 +79,7 @@ def read_image_folder(path: Path, size: int = 224) -> FolderData:
     training = [transforms.RandomResizedCrop(size), transforms.RandomHorizontalFlip(), *last]
     testing = [transforms.Resize(round(size * 256 / 224)), transforms.CenterCrop(size), *last]
     train: Any = datasets.ImageFolder(str(path / "train"), transforms.Compose(training))
-    plain: Any = datasets.ImageFolder(str(path / "train"), transforms.Compose(testing))
+    plain = copy.copy(train)  # looking through a large folder twice would take long
+    plain.transform = transforms.Compose(testing)
     test: Any = datasets.ImageFolder(str(folder_for_testing(path)), transforms.Compose(testing))
     return FolderData(path.name, train, plain, test, len(names), names)
