@@ -42,7 +42,7 @@ def test_every_run_that_the_pages_ask_for_is_in_their_records_and_nothing_else()
         there = {run.id: run for run in read_runs(results.ROOT / folder)}
         assert set(there) == set(tests_of)
         for run in there.values():
-            assert run.done, run.id
+            assert run.summary is not None, run.id  # one that gave up is a result too, and its table says so
             assert set(run.tests) == tests_of[run.id], run.id
     assert {path.name for path in results.RECORDS.iterdir()} == {Path(folder).parts[3] for folder in asked}
 
