@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,10 +11,19 @@ from orderdp.checks import checked_labels
 from orderdp.coresets.source import Labelled
 from orderdp.errors import DatasetError
 
-__all__ = ["check_finite", "check_label_range", "checked_held_out", "checked_numbers", "common_length"]
+__all__ = ["check_finite", "check_label_range", "checked_held_out", "checked_numbers", "common_length", "first_few"]
 
 _ROWS_AT_ONCE = 4096
 _SAMPLES_AXIS = {"features": -2, "logits": -2, "correct": 1, "scores": 0, "labels": 0}
+
+
+def first_few(rows: Sequence[int]) -> str:
+    """The first of them, for a message.
+
+    >>> first_few([4, 8, 9]), first_few(range(9))
+    ('4, 8, 9', '0, 1, 2, 3, 4, ...')
+    """
+    return ", ".join(map(str, rows[:5])) + (", ..." if len(rows) > 5 else "")
 
 
 def check_finite(name: str, values: np.ndarray) -> None:
@@ -24,9 +33,8 @@ def check_finite(name: str, values: np.ndarray) -> None:
         block = values[start : start + _ROWS_AT_ONCE]
         bad += (np.flatnonzero(~np.isfinite(block).reshape(len(block), -1).all(1)) + start).tolist()
     if bad:
-        shown = ", ".join(map(str, bad[:5])) + (", ..." if len(bad) > 5 else "")
         raise DatasetError(
-            f"{name} must be finite; {len(bad)} of {len(values)} rows hold NaN or infinity: {shown}. "
+            f"{name} must be finite; {len(bad)} of {len(values)} rows hold NaN or infinity: {first_few(bad)}. "
             "Leave these samples out, or find out why the model gives such numbers."
         )
 

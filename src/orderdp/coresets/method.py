@@ -11,6 +11,7 @@ import numpy as np
 from orderdp import draw
 from orderdp.checks import checked_seed
 from orderdp.coresets.budgets import Balance, budgets, check_balance, class_members
+from orderdp.coresets.given import first_few
 from orderdp.coresets.needs import Needs
 from orderdp.coresets.source import Source
 from orderdp.errors import DatasetError
@@ -188,9 +189,8 @@ def checked_scores(scores: np.ndarray, n: int, who: str) -> np.ndarray:
         raise DatasetError(f"the scores of {who} must be {n} numbers, one for each sample, got shape {scores.shape}.")
     bad = np.flatnonzero(np.isnan(scores))
     if len(bad):
-        shown = ", ".join(map(str, bad[:5])) + (", ..." if len(bad) > 5 else "")
         raise DatasetError(
-            f"the scores of {who} must be numbers; {len(bad)} of {n} are NaN: {shown}. "
+            f"the scores of {who} must be numbers; {len(bad)} of {n} are NaN: {first_few(bad.tolist())}. "
             "Give such samples inf to keep them first, or -inf to keep them last."
         )
     return scores
