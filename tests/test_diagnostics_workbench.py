@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from orderdp.cli import main
 from orderdp.diagnostics import KeptSets, accuracy_correlation, stability
+from orderdp.errors import ConfigError
 from orderdp.state import load_checkpoint, save_checkpoint
 from orderdp.testing import global_generators_untouched
 from orderdp.workbench.comparing import Place, compare_all
@@ -92,6 +93,25 @@ def test_an_interrupted_diagnosed_run_has_the_records_of_a_straight_one(tmp_path
     assert same(weights(tmp_path / "straight"), weights(tmp_path / "cut"))
 
 
+def test_a_look_at_the_steps_alone_is_that_of_all_without_the_gradient_of_all_data(tmp_path: Path) -> None:
+    steps, everything = tmp_path / "steps", tmp_path / "everything"
+    for folder, closeness in ((steps, "steps"), (everything, True)):
+        with global_generators_untouched():
+            training(BASE, folder, diagnose=closeness).run()
+    assert same(weights(steps), weights(everything))
+    assert (steps / "kept.npz").read_bytes() == (everything / "kept.npz").read_bytes()
+    for one, two in zip(read_run(steps).epochs, read_run(everything).epochs, strict=True):
+        assert {**one["diagnostics"], "cosine": two["diagnostics"]["cosine"]} == two["diagnostics"]
+        assert "cosine" not in one["diagnostics"]
+        assert one["diagnosis_samples"] == 0 < two["diagnosis_samples"]
+        assert one["diagnosis_seconds"] > 0
+
+
+def test_how_closely_to_look_is_named_or_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="diagnose must be False, True or \"steps\", got 'cosine'"):
+        training(BASE, tmp_path, diagnose="cosine")
+
+
 def test_an_interruption_while_looking_costs_nothing_but_the_look(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,14 +131,14 @@ def test_an_interruption_while_looking_costs_nothing_but_the_look(
 
 def test_a_run_can_be_gone_on_with_more_or_less_closely_watched(tmp_path: Path) -> None:
     training(BASE, tmp_path / "straight").run()
-    for before, after in ((False, True), (True, False)):
+    for before, after in ((False, True), (True, False), (True, "steps"), ("steps", False)):
         folder = tmp_path / f"{before}-{after}"
         with pytest.raises(KeyboardInterrupt):
             training(BASE, folder, diagnose=before, watch=StopAfter(20)).run()
         training(BASE, folder, diagnose=after).run()
         assert same(weights(folder), weights(tmp_path / "straight"))
         found = ["gradient_norm" in epoch["diagnostics"] for epoch in read_run(folder).epochs]
-        assert found == [before, after, after]
+        assert found == [bool(before), bool(after), bool(after)]
 
 
 def test_a_checkpoint_from_before_there_were_diagnostics_can_be_resumed(tmp_path: Path) -> None:
@@ -261,6 +281,11 @@ def test_both_commands_diagnose_into_the_folders_they_would_use_anyway(tmp_path:
     ]
     assert main(["train", *small, "--prune-ratio", "0.5", "--out", str(tmp_path / "a"), "--quiet", "--diagnose"]) == 0
     assert main(["train", *small, "--prune-ratio", "0.5", "--out", str(tmp_path / "b"), "--quiet"]) == 0
+    steps = ["--prune-ratio", "0.5", "--out", str(tmp_path / "steps"), "--quiet", "--diagnose", "steps"]
+    assert main(["train", *small, *steps]) == 0
+    (watched,) = read_runs(tmp_path / "steps")
+    assert watched.epochs[0]["diagnostics"].keys() >= {"gradient_norm", "jaccard"}
+    assert "cosine" not in watched.epochs[0]["diagnostics"]
     names = [[folder.name for folder in (tmp_path / out / "runs").iterdir()] for out in "ab"]
     assert names[0] == names[1]
     compare = ["compare", *small, "--policies", "orderdp", "--prune-ratios", "0.5", "--seeds", "0,1", "--no-controls"]

@@ -69,8 +69,7 @@ def runs_of_suite(arguments: list[str]) -> tuple[str, set[str], list[str]]:
     suite = SUITES[options.id]
     seeds = None if options.seeds is None else [int(seed) for seed in options.seeds.split(",")]
     parts = prepare(suite, options.scale, data=options.data, seeds=seeds)
-    folder = options.out / "diagnosed" if suite.diagnose else options.out
-    return str(folder), {planned.settings.run_id for part in parts for planned in part.runs()}, []
+    return str(suite.runs_in(options.out)), {planned.settings.run_id for part in parts for planned in part.runs()}, []
 
 
 def test_commands_are_read_from_a_page() -> None:

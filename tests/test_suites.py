@@ -68,7 +68,7 @@ def test_every_suite_runs_at_smoke_scale_and_shows_the_papers_numbers(
     page = (folder / f"{name}-smoke.md").read_text()
     assert "| --- |" in page
     planned = {planned.settings.run_id for part in prepare(SUITES[name], "smoke") for planned in part.runs()}
-    runs = folder / "diagnosed" / "runs" if SUITES[name].diagnose else folder / "runs"
+    runs = SUITES[name].runs_in(folder) / "runs"
     assert planned <= {path.name for path in runs.iterdir()}
 
 

@@ -125,8 +125,7 @@ def _suite(suite: Suite, options: argparse.Namespace) -> None:
     runs = {planned.settings.run_id: planned.settings for part in parts for planned in part.runs()}
     for settings in runs.values():
         check(settings)
-    # A finished run is not run again to be diagnosed, so those that must be have a folder of their own.
-    runs_in = out / "diagnosed" if suite.diagnose else out
+    runs_in = suite.runs_in(out)
     place = Place(
         runs_in,
         data_dir=options.data_dir,

@@ -81,8 +81,12 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--tensorboard", action="store_true", help="write for TensorBoard as well")
     where.add_argument(
         "--diagnose",
-        action="store_true",
-        help="look at gradients and kept sets, too: up to 10 passes over all data a run, not counted in its times",
+        nargs="?",
+        choices=("steps", "all"),
+        const="all",
+        metavar="HOW",
+        help="look at gradients and kept sets, too, not counted in a run's times: 'steps' at the gradient of each "
+        "step; 'all' (default) also at that of all data, up to 10 passes over them",
     )
     where.add_argument("--quiet", action="store_true", help="no progress")
 
@@ -121,7 +125,7 @@ def place_of(options: argparse.Namespace) -> Place:
         command=command_line(),
         threads=options.threads,
         tensorboard=options.tensorboard,
-        diagnose=options.diagnose,
+        diagnose=True if options.diagnose == "all" else options.diagnose or False,
     )
 
 

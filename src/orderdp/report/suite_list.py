@@ -10,6 +10,11 @@ from orderdp.workbench.suites import Scale, Suite
 
 __all__ = ["describe", "list_suites", "needs"]
 
+_DIAGNOSTICS = {
+    False: "It needs no costly diagnostics.",
+    "steps": "It looks at the gradient of every step.",
+    True: "It switches the costly diagnostics on: up to 10 passes over all data a run.",
+}
 _SMOKE = "under 15 s"  # what the tests hold every suite to
 
 
@@ -46,7 +51,7 @@ def describe(suite: Suite, say: Callable[[str], None]) -> None:
                 f"    {part.base['data']}, {model}, {part.base['epochs']} epochs, "
                 f"{len(part.seeds)} seed{'' if len(part.seeds) == 1 else 's'}, {shares} % left out: {names}"
             )
-    say("  It switches the costly diagnostics on." if suite.diagnose else "  It needs no costly diagnostics.")
+    say(f"  {_DIAGNOSTICS[suite.diagnose]}")
 
 
 def needs(scale: Scale, *, smoke: bool = False) -> str:

@@ -16,6 +16,7 @@ from orderdp.errors import ConfigError, RecordError
 from orderdp.policies.kit import count_kept
 from orderdp.pruner import Pruner
 from orderdp.replacing import write_text
+from orderdp.workbench.diagnosing import Closeness
 from orderdp.workbench.records import Run, read_run
 from orderdp.workbench.running import Runner, make_folder
 from orderdp.workbench.settings import VARIED, Settings
@@ -37,7 +38,7 @@ class Place(NamedTuple):
     command: str | None = None
     threads: int | None = None
     tensorboard: bool = False
-    diagnose: bool = False
+    diagnose: Closeness = False
 
     def runner(self) -> Runner:
         """Who runs them."""

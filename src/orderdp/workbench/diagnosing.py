@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -17,12 +17,17 @@ from torch import nn
 from orderdp import Context, Pruner, Selection
 from orderdp.diagnostics import Diagnostics, KeptSets, gradient_cosine
 from orderdp.diagnostics.cosine import without_lone_last
+from orderdp.errors import ConfigError
 from orderdp.policy import Table
 from orderdp.workbench.settings import Settings
 from orderdp.workbench.stopwatch import Stopwatch
 from orderdp.workbench.task import Losses, Task, task_batches
 
-__all__ = ["CHECKPOINTS", "KEPT_FILE", "Diagnosis", "checkpoints"]
+__all__ = ["CHECKPOINTS", "KEPT_FILE", "Closeness", "Diagnosis", "checkpoints"]
+
+#: How closely a run looks at itself. False: as every run does, without gradients. "steps": also at the gradient of each
+#: step and at the risk. True: also at the gradient of all data, which takes longer than most runs themselves.
+Closeness = bool | Literal["steps"]
 
 #: In how many epochs the gradient of all data is looked at and the kept set is written down: two for each fifth of
 #: training, by which the paper tells both.
@@ -50,13 +55,23 @@ class Diagnosis:
         task: Its data and losses.
         settings: Its settings.
         folder: Where kept sets go.
-        on: Whether to look at gradients, too, which costs time.
+        closeness: Whether to look at gradients, too, which costs time, and at which.
     """
 
     def __init__(
-        self, pruner: Pruner, model: nn.Module, task: Task, settings: Settings, folder: Path, *, on: bool
+        self,
+        pruner: Pruner,
+        model: nn.Module,
+        task: Task,
+        settings: Settings,
+        folder: Path,
+        *,
+        closeness: Closeness,
     ) -> None:
-        self.on = on
+        if closeness not in (False, True, "steps"):
+            raise ConfigError(f'diagnose must be False, True or "steps", got {closeness!r}.')
+        self.closeness = closeness
+        self.on = on = bool(closeness)
         self._pruner = pruner
         self._model = model
         self._task = task
@@ -82,7 +97,8 @@ class Diagnosis:
             samples = 0
             if number in self._checkpoints:
                 self._write_kept(number)
-                kept["cosine"], samples = self._cosine(number)
+                if self.closeness != "steps":
+                    kept["cosine"], samples = self._cosine(number)
         return {"diagnostics": kept, **({"diagnosis_samples": samples} if self.on else {})}
 
     def advance(self) -> None:

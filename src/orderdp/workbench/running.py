@@ -12,6 +12,7 @@ import torch
 from orderdp.coresets.registry import build
 from orderdp.errors import ConfigError
 from orderdp.naming import checked_name
+from orderdp.workbench.diagnosing import Closeness
 from orderdp.workbench.learning_rates import SCHEDULES
 from orderdp.workbench.locking import alone_in
 from orderdp.workbench.optimisers import OPTIMISERS
@@ -71,7 +72,7 @@ class Runner:
         checkpoint_seconds: Time between checkpoints.
         command: What was typed, for the records.
         tensorboard: Whether to write for TensorBoard as well.
-        diagnose: Whether runs look at their gradients and kept sets more closely.
+        diagnose: Whether runs look at their gradients and kept sets more closely, and at which gradients.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class Runner:
         checkpoint_seconds: float = 30.0,
         command: str | None = None,
         tensorboard: bool = False,
-        diagnose: bool = False,
+        diagnose: Closeness = False,
     ) -> None:
         self.out = out
         self._data_dir = data_dir

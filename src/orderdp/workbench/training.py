@@ -15,7 +15,7 @@ from orderdp import Policy, Pruner, load_checkpoint, save_checkpoint
 from orderdp.errors import ConfigError, NonFiniteLossError, OrderDPWarning, StateError, UnknownSizeError
 from orderdp.policies import FullData, build_at
 from orderdp.workbench.board import Board
-from orderdp.workbench.diagnosing import Diagnosis
+from orderdp.workbench.diagnosing import Closeness, Diagnosis
 from orderdp.workbench.host import describe_host, versions
 from orderdp.workbench.interrupting import uninterrupted
 from orderdp.workbench.learner import Learner
@@ -58,7 +58,8 @@ class Training:
         tensorboard: Whether to write for TensorBoard as well.
         watch: Called after every step with (epochs done, epochs, metric so far).
         static: A coreset that was chosen beforehand, and its cost; it takes the place of the settings' policy.
-        diagnose: Whether to look at gradients and kept sets more closely. It changes no other number of the run.
+        diagnose: Whether to look at gradients and kept sets more closely; "steps" leaves out the gradient of all data.
+            It changes no other number of the run.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class Training:
         tensorboard: bool = False,
         watch: Callable[[float, int, float | None], None] = lambda done, epochs, metric: None,
         static: StaticChoice | None = None,
-        diagnose: bool = False,
+        diagnose: Closeness = False,
     ) -> None:
         self.settings = settings
         self.folder = folder
@@ -91,7 +92,7 @@ class Training:
             self._policy, task.train_set, seed=settings.seed, epochs=settings.epochs_run, labels=labels, on_nan="raise"
         )
         self._learner = Learner(settings, task, device)
-        self._diagnosis = Diagnosis(self._pruner, self._learner.model, task, settings, folder, on=diagnose)
+        self._diagnosis = Diagnosis(self._pruner, self._learner.model, task, settings, folder, closeness=diagnose)
         self._total_steps = self._steps_known()
         self._watch_time = Stopwatch()
         self._batch = 0  # of the current epoch
@@ -118,7 +119,7 @@ class Training:
             versions=versions(),
             host=describe_host(self._device),
             command=self._command,
-            diagnose=self._diagnosis.on,
+            diagnose=self._diagnosis.closeness,
         )
         cuda = [self._device] if self._device.type == "cuda" else []
         with torch.random.fork_rng(devices=cuda), warnings.catch_warnings():

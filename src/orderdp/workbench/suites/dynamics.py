@@ -100,7 +100,7 @@ _TABLE_STABILITY = Suite(
     ),
     stability_tables,
     "stability",
-    diagnose=True,
+    diagnose="steps",
 )
 
 _FIG_MOTIVATION = Suite(
@@ -110,7 +110,7 @@ _FIG_MOTIVATION = Suite(
     _scales((FULL, INFOBATCH, ORDERDP), (0.7,), paper_seeds=1, paper_lr=0.2, cpu_seeds=3, differs="One run of each."),
     motivation_tables,
     "motivation",
-    diagnose=True,
+    diagnose="steps",
 )
 
 SUITES = (_TABLE_JACCARD, _TABLE_STABILITY, _TABLE_COSINE, _FIG_MOTIVATION)

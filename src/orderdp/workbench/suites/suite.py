@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from orderdp.workbench.settings import Settings
 from orderdp.workbench.suites.printed import Printed
 
 if TYPE_CHECKING:
+    from orderdp.workbench.diagnosing import Closeness
     from orderdp.workbench.suites.measured import PartResults
 
 __all__ = ["SCALES", "Method", "Part", "Planned", "Scale", "Suite", "Table"]
@@ -141,7 +143,7 @@ class Suite:
         scales: How it is run, by the name of the scale.
         tables: What makes tables of the results of all parts.
         figure: Which chart shows them.
-        diagnose: Whether the costly diagnostics are needed.
+        diagnose: Which of the costly diagnostics are needed.
     """
 
     id: str
@@ -150,4 +152,8 @@ class Suite:
     scales: Mapping[str, Scale]
     tables: Callable[[Suite, Sequence[PartResults]], list[Table]]
     figure: str
-    diagnose: bool = False
+    diagnose: Closeness = False
+
+    def runs_in(self, out: Path) -> Path:
+        """The folder of its runs, by how closely they are looked at: a finished run is not run again for that."""
+        return {False: out, "steps": out / "diagnosed-steps", True: out / "diagnosed"}[self.diagnose]
