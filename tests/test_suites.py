@@ -219,6 +219,9 @@ def test_estimates_follow_from_the_runs() -> None:
     (part,) = SUITES["fig-time-to-accuracy"].scales["cpu"].parts
     # Full data once, and four methods at 60 and 30 % of it, for three seeds.
     assert part.seconds == pytest.approx(3 * part.full_run * (1 + 4 * (0.6 + 0.3)))
+    (looked,) = SUITES["table-cosine"].scales["cpu"].parts
+    # Three methods, five seeds; each of ten epochs is followed by one through all data and one through those kept.
+    assert looked.seconds == pytest.approx(5 * 3 * looked.full_run * (0.6 + 1.6 + 0.3 + 1.3))
 
 
 def test_full_recipes_are_priced_for_the_one_card_that_the_command_uses() -> None:

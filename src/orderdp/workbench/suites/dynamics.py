@@ -41,6 +41,7 @@ def _scales(
     beside: str = "CIFAR-100, ResNet-18",
     paper_time: float = 3000.0,
     differs: str = "",
+    looks: int = 0,
 ) -> dict[str, Scale]:
     as_printed = tuple(
         ORDERDP_AS_PRINTED if method is ORDERDP else method for method in methods if method is not RANDOM
@@ -54,10 +55,13 @@ def _scales(
             _DIFFERS_SMOKE,
         ),
         "cpu": Scale(
-            (Part(beside, cpu(), methods, ratios, tuple(range(cpu_seeds)), 150.0),), CORES, CPU_MEMORY, _DIFFERS_CPU
+            (Part(beside, cpu(), methods, ratios, tuple(range(cpu_seeds)), 150.0, looks),),
+            CORES,
+            CPU_MEMORY,
+            _DIFFERS_CPU,
         ),
         "paper": Scale(
-            (Part(beside, base, as_printed, ratios, tuple(range(paper_seeds)), paper_time),),
+            (Part(beside, base, as_printed, ratios, tuple(range(paper_seeds)), paper_time, looks),),
             CARD,
             CIFAR_MEMORY,
             differs or "The dials of OrderDP at 40 % are not printed for CIFAR; those of ImageNet are used.",
@@ -78,7 +82,7 @@ _TABLE_COSINE = Suite(
     "table-cosine",
     "whether the gradient of what is kept points where that of all data points",
     paper_numbers.COSINE,
-    _scales((RANDOM, INFOBATCH, ORDERDP), (0.4, 0.7)),
+    _scales((RANDOM, INFOBATCH, ORDERDP), (0.4, 0.7), looks=10),
     stage_tables("cosine"),
     "stages",
     diagnose=True,

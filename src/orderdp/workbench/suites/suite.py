@@ -69,6 +69,7 @@ class Part:
         ratios: Prune ratios.
         seeds: One run of each for every seed.
         full_run: Seconds that a run with all data takes, on the scale's machine; for estimates.
+        looks: How often a run goes through all data and what it keeps to look at their gradients; for estimates.
     """
 
     beside: str
@@ -77,6 +78,7 @@ class Part:
     ratios: tuple[float, ...]
     seeds: tuple[int, ...]
     full_run: float
+    looks: int = 0
 
     def runs(self) -> Iterator[Planned]:
         """All runs, seed by seed, so that what is finished first can be compared already."""
@@ -93,7 +95,9 @@ class Part:
     @property
     def seconds(self) -> float:
         """Roughly what all runs take."""
-        return sum(self.full_run * (1 - (planned.ratio or 0.0)) for planned in self.runs())
+        kept = [1 - (planned.ratio or 0.0) for planned in self.runs()]
+        looking = self.full_run * self.looks / self.base["epochs"]  # full data need no look
+        return sum(self.full_run * share + (looking * (1 + share) if share < 1 else 0.0) for share in kept)
 
 
 @dataclass(frozen=True)
