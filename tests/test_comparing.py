@@ -217,6 +217,13 @@ def test_only_ratios_that_can_be_made_are_searched() -> None:
             possible_ratios(BASE, Contender("orderdp", {}), resolution=resolution)
 
 
+@pytest.mark.parametrize(
+    ("high", "resolution", "last"), [(0.9, 0.07, 0.84), (0.5, 0.3, 0.3), (0.9, 0.05, 0.9), (0.7, 0.1, 0.7)]
+)
+def test_no_ratio_above_the_largest_one_is_searched(high: float, resolution: float, last: float) -> None:
+    assert possible_ratios(BASE, Contender("orderdp", {}), high=high, resolution=resolution)[-1] == last
+
+
 def _made_up(settings: Settings, limit: float) -> Run:
     """Loses a point as soon as more than the limit is pruned."""
     ratio = settings.prune_ratio or 0.0

@@ -280,6 +280,10 @@ def test_a_mask_is_no_set_of_indices() -> None:
         jaccard([True, False], [1])
 
 
+def test_indices_may_be_keys_of_any_size() -> None:
+    assert jaccard([2**62, 5, 5], [5, 2**62 - 1]) == 1 / 3
+
+
 def test_random_draws_have_in_common_what_is_expected_of_them() -> None:
     n, policy = 2000, DynamicRandom(0.4)
     draws = [Pruner(policy, n, seed=seed).preview().indices for seed in range(40)]
@@ -349,6 +353,21 @@ def test_usage_and_coverage_count_each_sample_of_each_set(sets: list[list[int]])
     summary = usage_summary(counts)
     assert summary[1:] == (min(counts), pytest.approx(sum(counts) / 41), max(counts))
     assert summary.coverage == pytest.approx(so_far[-1] if sets else 0.0)
+
+
+@pytest.mark.parametrize("count", [usage_counts, coverage_over_time])
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ([False, False, False, True], "flatnonzero"),
+        ([0, -1], "0 or larger, got -1"),
+        ([0, 4], r"in \[0, 4\), got 4"),
+        ([0.5], "flat list of indices"),
+    ],
+)
+def test_what_is_no_set_of_indices_is_not_counted_as_one(count, wrong: list, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        count([[0, 1], wrong], 4)
 
 
 def test_ages_that_were_written_out() -> None:

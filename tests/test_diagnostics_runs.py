@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from itertools import chain, combinations
 
@@ -90,6 +91,13 @@ def test_the_correlation_is_pearson_s(pairs: list[tuple[int, int]]) -> None:
         assert correlation(one, two) is None
     else:
         assert correlation(one, two) == pytest.approx(np.corrcoef(one, two)[0, 1], abs=1e-9)
+
+
+@pytest.mark.parametrize("still", [[0.1] * 3, [0.7] * 7, [1.0, 2.0, math.nan], [1.0, math.inf, 2.0]])
+def test_what_does_not_vary_or_is_no_number_has_no_correlation(still: list[float]) -> None:
+    moving = [float(place**2) for place in range(len(still))]
+    assert correlation(still, moving) is None
+    assert correlation(moving, still) is None
 
 
 def test_the_correlation_of_gradient_norm_and_accuracy_takes_epochs_that_have_both() -> None:

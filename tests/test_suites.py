@@ -215,6 +215,19 @@ def test_one_suite_is_described_in_full(capsys: pytest.CaptureFixture[str]) -> N
     assert "from scratch for 300 epochs, not pretrained" in printed
 
 
+@pytest.mark.parametrize("name", ["fig-weights-limit", "table-toy"])
+def test_what_takes_no_runs_is_described_and_not_drawn(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert reproduce(name, "--list") == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith(f"{name}: ")
+    assert "no runs" in printed
+    assert "4.336" not in printed
+    assert not list(tmp_path.iterdir())
+
+
 def test_estimates_follow_from_the_runs() -> None:
     (part,) = SUITES["fig-time-to-accuracy"].scales["cpu"].parts
     # Full data once, and four methods at 60 and 30 % of it, for three seeds.

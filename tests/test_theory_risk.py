@@ -60,6 +60,20 @@ def test_a_tensor_gives_a_tensor_whose_gradient_is_the_weights() -> None:
     np.testing.assert_allclose(losses.grad.numpy(), surrogate_weights(losses, 3, 2))
 
 
+@pytest.mark.parametrize("kind", [torch.int64, torch.float16, torch.bfloat16])
+def test_losses_of_low_precision_and_whole_numbers_have_the_surrogate_of_their_values(kind: torch.dtype) -> None:
+    losses = torch.tensor([1, 2, 3, 4], dtype=kind)
+    assert surrogate_loss(losses, 3, 2).item() == pytest.approx(3.125)
+    assert bias_terms(losses, 3, 2) == bias_terms([1.0, 2.0, 3.0, 4.0], 3, 2)
+    many = torch.ones(3000).to(kind)
+    assert surrogate_loss(many, 2000, 1500).item() == pytest.approx(1.0, abs=1e-5)
+    if kind.is_floating_point:
+        losses.requires_grad_()
+        surrogate_loss(losses, 3, 2).backward()
+        assert losses.grad is not None
+        np.testing.assert_allclose(losses.grad.float().numpy(), [0.0, 0.25, 0.375, 0.375])
+
+
 def test_the_surrogate_of_the_whole_pool_is_the_plain_mean() -> None:
     assert surrogate_loss([1.0, 2.0, 6.0], 2, 2) == pytest.approx(3.0)
 

@@ -21,6 +21,7 @@ from orderdp.workbench.interrupting import uninterrupted
 from orderdp.workbench.mixing import cutmix
 from orderdp.workbench.records import read_run
 from orderdp.workbench.settings import PRESETS, Settings, preset_values, read_config
+from orderdp.workbench.stopwatch import Stopwatch
 from orderdp.workbench.training import Training
 
 BASE = Settings(data="digits", model="mlp", width=16, policy="orderdp", prune_ratio=0.4, epochs=3, batch_size=64)
@@ -68,8 +69,32 @@ def test_a_run_leaves_records_that_add_up(tmp_path: Path) -> None:
     for part in ("training", "selection", "evaluation"):
         total = sum(epoch[f"{part}_seconds"] for epoch in run.epochs)
         assert 0 < total == pytest.approx(summary[f"{part}_seconds"])
+    assert all(epoch["overhead_seconds"] > 0 for epoch in run.epochs)  # each has its own, not that of the one before
+    assert sum(epoch["overhead_seconds"] for epoch in run.epochs) <= summary["overhead_seconds"]
     assert {"python", "torch", "numpy", "orderdp"} <= set(run.versions)
     assert not (tmp_path / "checkpoint.pt").exists()
+
+
+def test_time_that_nothing_claims_is_overhead_of_the_epoch_it_was_spent_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr("orderdp.workbench.stopwatch.time.perf_counter", lambda: now)
+    clock = Stopwatch()
+    told = []
+    for wait in (1.0, 10.0):
+        before = dict(clock.seconds)
+        with clock.running():
+            now += wait
+            with clock.part("evaluation"):
+                now += 100.0
+                clock.settle()  # what is going on is claimed at its end
+            clock.settle()
+            told.append(clock.since(before))
+            now += 0.25  # after the record: the run's
+    assert [epoch["overhead_seconds"] for epoch in told] == [1.0, 10.0]
+    assert [epoch["evaluation_seconds"] for epoch in told] == [100.0, 100.0]
+    now += 1000.0
+    clock.settle()  # it does not run
+    assert sum(clock.seconds.values()) == 211.5
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,10 @@ def run(options: argparse.Namespace) -> None:
         _list()
         return
     if options.id in theory_figures.FIGURES or options.id == "table-toy":
-        _theory(options)
+        if options.list:
+            _describe_theory(options.id)
+        else:
+            _theory(options)
         return
     from orderdp.workbench.suites import SUITES
 
@@ -84,6 +87,14 @@ def _list() -> None:
     from orderdp.report.suite_list import list_suites
 
     list_suites(say)
+
+
+def _describe_theory(name: str) -> None:
+    from orderdp.report import theory_figures, toy
+
+    shows = toy.DESCRIPTION if name == "table-toy" else theory_figures.FIGURES[name][0]
+    say(f"{name}: {shows}")
+    say("  It takes no runs and no data, and seconds at any scale.")
 
 
 def _theory(options: argparse.Namespace) -> None:

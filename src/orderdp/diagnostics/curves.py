@@ -56,7 +56,7 @@ def time_to_accuracy(
 
 
 def correlation(first: Iterable[float], second: Iterable[float]) -> float | None:
-    """Pearson's correlation; None for fewer than three pairs, or where one side does not vary.
+    """Pearson's correlation; None for fewer than three pairs, where one side does not vary, or is not all numbers.
 
     >>> correlation([1, 2, 3], [6, 4, 2])
     -1.0
@@ -64,7 +64,7 @@ def correlation(first: Iterable[float], second: Iterable[float]) -> float | None
     one, two = np.asarray(list(first), dtype=np.float64), np.asarray(list(second), dtype=np.float64)
     if len(one) != len(two):
         raise ConfigError(f"a correlation needs pairs, got {len(one)} and {len(two)} numbers.")
-    if len(one) < 3:
+    if len(one) < 3 or not all(np.isfinite(side).all() and np.ptp(side) > 0 for side in (one, two)):
         return None
     one, two = one - one.mean(), two - two.mean()
     scale = math.sqrt(float(one @ one) * float(two @ two))

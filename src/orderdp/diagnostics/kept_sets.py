@@ -15,7 +15,7 @@ from orderdp.errors import ConfigError, RecordError
 from orderdp.planning import is_count
 from orderdp.replacing import flushed
 
-__all__ = ["KeptSets", "expected_jaccard", "jaccard", "shared"]
+__all__ = ["KeptSets", "expected_jaccard", "jaccard", "set_of", "shared"]
 
 _ONES = np.array([bin(byte).count("1") for byte in range(256)], dtype=np.int64)
 
@@ -30,10 +30,11 @@ def jaccard(first: Any, second: Any) -> float:
         first: Indices, in any order.
         second: Others.
     """
-    one, two = _indices(first), _indices(second)
-    members = np.zeros((2, 1 + max(one.max(initial=-1), two.max(initial=-1))), dtype=np.bool_)
-    members[0, one], members[1, two] = True, True
-    return shared(*members)
+    # By sorting, not by masks: indices may be keys, as large as they like.
+    one, two = np.unique(set_of(first)), np.unique(set_of(second))
+    both = len(np.intersect1d(one, two, assume_unique=True))
+    either = len(one) + len(two) - both
+    return both / either if either else 1.0
 
 
 def shared(first: np.ndarray, second: np.ndarray) -> float:
@@ -81,11 +82,8 @@ class KeptSets:
 
     def add(self, epoch: int, indices: Any) -> None:
         """Holds on to the set of an epoch; replaces one that is there."""
-        which = _indices(indices)
-        if which.max(initial=-1) >= self.n:
-            raise ConfigError(f"indices must be in [0, {self.n}), got {int(which.max())}.")
         mask = np.zeros(self.n, dtype=np.bool_)
-        mask[which] = True
+        mask[set_of(indices, self.n)] = True
         self._bits[int(epoch)] = np.packbits(mask)
 
     def at(self, epoch: int) -> np.ndarray:
@@ -147,7 +145,8 @@ class KeptSets:
         return self._bits[epoch]
 
 
-def _indices(values: Any) -> np.ndarray:
+def set_of(values: Any, n: int | None = None) -> np.ndarray:
+    """Indices as an array, or an error where they are none, or not all below `n`."""
     array = np.asarray(values)
     if array.size == 0:
         return np.empty(0, dtype=np.int64)
@@ -158,4 +157,6 @@ def _indices(values: Any) -> np.ndarray:
         )
     if array.min() < 0:
         raise ConfigError(f"indices must be 0 or larger, got {int(array.min())}.")
+    if n is not None and array.max() >= n:
+        raise ConfigError(f"indices must be in [0, {n}), got {int(array.max())}.")
     return array

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from orderdp.diagnostics.kept_sets import set_of
+
 __all__ = ["Usage", "coverage_over_time", "usage_counts", "usage_summary"]
 
 
@@ -47,7 +49,7 @@ def usage_counts(sets: Iterable[Any], n: int) -> np.ndarray:
     """
     counts = np.zeros(n, dtype=np.int64)
     for indices in sets:
-        counts[np.unique(np.asarray(indices, dtype=np.int64))] += 1
+        counts[np.unique(set_of(indices, n))] += 1
     return counts
 
 
@@ -60,6 +62,6 @@ def coverage_over_time(sets: Iterable[Any], n: int) -> np.ndarray:
     used = np.zeros(n, dtype=np.bool_)
     shares = []
     for indices in sets:
-        used[np.asarray(indices, dtype=np.int64)] = True
+        used[set_of(indices, n)] = True
         shares.append(used.mean())
     return np.array(shares)

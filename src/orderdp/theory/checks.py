@@ -21,7 +21,8 @@ def check_design(n: Any, s: Any, q: Any) -> None:
 
 def checked_losses(losses: Any) -> np.ndarray:
     """Losses as a flat float64 array; tensors are taken by duck typing."""
-    values = losses.detach().cpu().numpy() if hasattr(losses, "detach") else losses
+    # Numpy knows no bfloat16.
+    values = losses.detach().cpu().double().numpy() if hasattr(losses, "detach") else losses
     array = np.asarray(values, dtype=np.float64)
     if array.ndim != 1 or array.size == 0:
         raise ConfigError(f"losses must be one number for each sample, got shape {array.shape}.")

@@ -17,7 +17,7 @@ def surrogate_loss(losses: Any, s: int, q: int | RankRule) -> Any:
     """L_q = (1/q) * sum_j gamma_j L_(j), where L_(1) is the largest loss.
 
     What one draw's plain mean loss is on average. A tensor gives a tensor, through which gradients flow: they are
-    those of `surrogate_weights`, a subgradient.
+    those of `surrogate_weights`, a subgradient. It has single precision where the losses have less.
 
     >>> surrogate_loss([1.0, 2.0, 3.0, 4.0], s=3, q=2)
     3.125
@@ -29,7 +29,9 @@ def surrogate_loss(losses: Any, s: int, q: int | RankRule) -> Any:
     """
     shares = surrogate_weights(losses, s, q)
     if hasattr(losses, "detach"):
-        return (losses * losses.new_tensor(shares)).sum()
+        # Shares are about 1/q: none as whole numbers, and hardly any in half precision.
+        exact = losses if losses.is_floating_point() and losses.element_size() >= 4 else losses.float()
+        return (exact * exact.new_tensor(shares)).sum()
     return float(checked_losses(losses) @ shares)
 
 

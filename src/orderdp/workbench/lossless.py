@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -86,7 +87,7 @@ def possible_ratios(
         raise ConfigError(f"{contender.policy!r} decides by itself how much it leaves out: there is no ratio to find.")
     own = replace(base, policy=contender.policy, policy_parameters=contender.parameters)
     found, reason = [], None
-    for step in range(1, round(high / resolution) + 1):
+    for step in range(1, math.floor(high / resolution + 1e-9) + 1):
         ratio = round(step * resolution, 6)
         try:
             check(replace(own, prune_ratio=ratio))

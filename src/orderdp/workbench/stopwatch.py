@@ -22,17 +22,26 @@ class Stopwatch:
 
     def __init__(self) -> None:
         self.seconds = dict.fromkeys(PARTS, 0.0)
+        self._settled: tuple[float, float] | None = None  # when, and how much was counted by then; while it runs
 
     @contextmanager
     def running(self) -> Iterator[None]:
         """Counts everything inside; what no part claims is overhead."""
-        claimed = sum(self.seconds.values())
-        start = time.perf_counter()
+        self._settled = (time.perf_counter(), sum(self.seconds.values()))
         try:
             yield
         finally:
-            gone = time.perf_counter() - start
-            self.seconds["overhead"] += gone - (sum(self.seconds.values()) - claimed)
+            self.settle()
+            self._settled = None
+
+    def settle(self) -> None:
+        """Counts as overhead what no part has claimed so far: before `seconds` is read while it runs."""
+        if self._settled is None:
+            return
+        now = time.perf_counter()
+        then, counted = self._settled
+        self.seconds["overhead"] += (now - then) - (sum(self.seconds.values()) - counted)
+        self._settled = (now, sum(self.seconds.values()))
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:

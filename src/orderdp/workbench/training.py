@@ -243,6 +243,7 @@ class Training:
         diagnosis = self._diagnosis.epoch(number, self._watch_time)
         report = self._pruner.report()
         samples, seconds = self._epoch_start
+        self._watch_time.settle()  # or an epoch would have the overhead of the one before
         told: dict[str, Any] = {name: report[name] for name in ("saved", "nominal_saved", "coverage", "staleness")}
         told.update(self._watch_time.since(seconds))
         told.update(epoch=number, samples=self._samples - samples, loss=loss, metric=metric, **diagnosis)
@@ -279,6 +280,7 @@ class Training:
     # -- checkpoints ---------------------------------------------------------------------------------------------
 
     def _save(self) -> None:
+        self._watch_time.settle()
         state = {
             "settings": self.settings.as_dict(),
             **self._learner.state_dict(),
