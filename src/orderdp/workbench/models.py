@@ -11,6 +11,7 @@ from torch import nn
 
 from orderdp.errors import ConfigError
 from orderdp.naming import checked_name
+from orderdp.workbench.global_generators import GlobalGenerators
 from orderdp.workbench.plugins import from_outside
 from orderdp.workbench.resnet import resnet18, resnet50
 from orderdp.workbench.vit import CompactViT
@@ -113,8 +114,8 @@ def build_model(name: str, *, shape: Sequence[int], classes: int, seed: int, wid
         checked_name(name, MODELS, "model")
         factory = MODELS[name]
     options = {} if width is None else {"width": width}
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    host = torch.device("cpu")  # where models are made
+    with GlobalGenerators.seeded(seed, host).used(host):
         try:
             model = factory(shape, classes, **options)
         except TypeError as error:

@@ -16,6 +16,7 @@ from orderdp.errors import ConfigError, NonFiniteLossError, OrderDPWarning, Stat
 from orderdp.policies import FullData, build_at
 from orderdp.workbench.board import Board
 from orderdp.workbench.diagnosing import Closeness, Diagnosis
+from orderdp.workbench.global_generators import GlobalGenerators
 from orderdp.workbench.host import describe_host, versions
 from orderdp.workbench.interrupting import uninterrupted
 from orderdp.workbench.learner import Learner
@@ -92,6 +93,7 @@ class Training:
             self._policy, task.train_set, seed=settings.seed, epochs=settings.epochs_run, labels=labels, on_nan="raise"
         )
         self._learner = Learner(settings, task, device)
+        self._generators = GlobalGenerators.seeded(settings.seed, device)  # to begin with
         self._diagnosis = Diagnosis(self._pruner, self._learner.model, task, settings, folder, closeness=diagnose)
         self._total_steps = self._steps_known()
         self._watch_time = Stopwatch()
@@ -121,10 +123,8 @@ class Training:
             command=self._command,
             diagnose=self._diagnosis.closeness,
         )
-        cuda = [self._device] if self._device.type == "cuda" else []
-        with torch.random.fork_rng(devices=cuda), warnings.catch_warnings():
+        with self._generators.used(self._device), warnings.catch_warnings():
             warnings.simplefilter("ignore", OrderDPWarning)  # real ratios and the like are in the records
-            torch.set_rng_state(self._rng_state())
             try:
                 self._end_pending_epoch()
                 while self._pruner.epoch < self.settings.epochs_run:
@@ -281,12 +281,14 @@ class Training:
 
     def _save(self) -> None:
         self._watch_time.settle()
+        generators = GlobalGenerators.now(self._device)
         state = {
             "settings": self.settings.as_dict(),
             **self._learner.state_dict(),
             "pruner": self._pruner.state_dict(),
             "diagnosis": self._diagnosis.state_dict(),
-            "rng": torch.get_rng_state(),
+            "rng": generators.host,
+            "device_rng": generators.device,
             "counts": {"step": self._learner.steps, **{name: getattr(self, f"_{name}") for name in _COUNTS}},
             "loss_sum": self._loss_sum.cpu(),
             "seconds": dict(self._watch_time.seconds),
@@ -294,13 +296,6 @@ class Training:
         }
         save_checkpoint(self.folder / _CHECKPOINT, state)
         self._saved_at = time.monotonic()
-
-    def _rng_state(self) -> torch.Tensor:
-        if self._restored_rng is not None:
-            return self._restored_rng
-        return torch.Generator().manual_seed(self.settings.seed).get_state()
-
-    _restored_rng: torch.Tensor | None = None
 
     def _resume(self) -> None:
         """Goes on from the checkpoint, if there is one."""
@@ -317,7 +312,7 @@ class Training:
         self._learner.load_state_dict(state)
         self._pruner.load_state_dict(state["pruner"])
         self._diagnosis.load_state_dict(state.get("diagnosis"))
-        self._restored_rng = state["rng"]
+        self._generators = self._generators.from_checkpoint(state["rng"], state.get("device_rng"))
         self._learner.steps = state["counts"]["step"]
         for name in _COUNTS:
             setattr(self, f"_{name}", state["counts"][name])

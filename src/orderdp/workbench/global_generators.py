@@ -1,0 +1,54 @@
+"""Torch's global generators, of the host and of the device: dropout and drop path draw from no others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import torch
+
+__all__ = ["GlobalGenerators"]
+
+
+class GlobalGenerators(NamedTuple):
+    """Their states.
+
+    Attributes:
+        host: Of the generator of the CPU.
+        device: Of that of the device; None where the device is the CPU, or where nothing is known of it.
+    """
+
+    host: torch.Tensor
+    device: torch.Tensor | None
+
+    @classmethod
+    def now(cls, device: torch.device) -> GlobalGenerators:
+        """As they are."""
+        own = None if device.type == "cpu" else torch.get_device_module(device).get_rng_state(device)
+        return cls(torch.get_rng_state(), own)
+
+    @classmethod
+    def seeded(cls, seed: int, device: torch.device) -> GlobalGenerators:
+        """As a seed makes them; the same draws as after ``torch.manual_seed``."""
+        own = None if device.type == "cpu" else torch.Generator(device).manual_seed(seed).get_state()
+        return cls(torch.Generator().manual_seed(seed).get_state(), own)
+
+    def from_checkpoint(self, host: torch.Tensor, device: torch.Tensor | None) -> GlobalGenerators:
+        """Those of a checkpoint; of the device these, where the checkpoint is older or was made on the CPU."""
+        return GlobalGenerators(host, self.device if device is None else device)
+
+    @contextmanager
+    def used(self, device: torch.device) -> Iterator[None]:
+        """Inside, drawing goes on from these states; afterwards the generators are as they were."""
+        before = GlobalGenerators.now(device)
+        self._put_in(device)
+        try:
+            yield
+        finally:
+            before._put_in(device)
+
+    def _put_in(self, device: torch.device) -> None:
+        torch.set_rng_state(self.host)
+        if device.type != "cpu" and self.device is not None:
+            torch.get_device_module(device).set_rng_state(self.device, device)
