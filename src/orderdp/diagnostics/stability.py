@@ -48,7 +48,8 @@ def stability(runs: Iterable[_Epochs], stages: int | Sequence[float] = 3) -> lis
     [(12.0, 2.828), (20.0, 0.0), (20.0, 0.0)]
 
     Args:
-        runs: For each run a record for each epoch: ``[run.epochs for run in read_runs(folder)]``, of one setting.
+        runs: For each run a record for each epoch: ``[run.epochs for run in read_runs(folder) if run.done]``, of one
+            setting. A run that has not ended would have its stages too early.
         stages: How many, of equal length; or where they end, as shares: (0.3, 0.5, 0.7, 1.0) are those of the paper.
 
     Returns:

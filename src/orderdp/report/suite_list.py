@@ -15,7 +15,7 @@ _DIAGNOSTICS = {
     "steps": "It looks at the gradient of every step.",
     True: "It switches the costly diagnostics on: up to 10 passes over all data a run.",
 }
-_SMOKE = "under 15 s"  # what the tests hold every suite to
+_SMOKE = "under 15 s"  # on two cores; the tests run them all
 
 
 def list_suites(say: Callable[[str], None]) -> None:
