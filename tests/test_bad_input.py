@@ -54,6 +54,9 @@ def assert_same_state(a: object, b: object) -> None:
         ([[0, 1], [2, 3]], torch.rand(2, 2), "got shape \\(2, 2\\)"),
         ([0, 1], [1.0, 2.0], "losses must be a tensor, got list"),
         ([0, 1], 1.0, "losses must be a tensor, got float"),
+        ([0, 1], torch.tensor([1, 0]), r"floating-point type, got torch.int64.*losses\.float\(\)"),
+        (["a"], torch.rand(1), "whole numbers, got list"),
+        (None, torch.rand(1), "whole numbers, got NoneType"),
     ],
 )
 def test_feedback_that_does_not_fit_is_refused_and_changes_nothing(index, losses, message: str) -> None:
@@ -61,7 +64,7 @@ def test_feedback_that_does_not_fit_is_refused_and_changes_nothing(index, losses
     next(iter(pruner.batch_sampler(3)))
     before = state_of(pruner)
     with pytest.raises(FeedbackError, match=message):
-        pruner.update(torch.tensor(index), losses)
+        pruner.update(index, losses)
     assert_same_state(before, state_of(pruner))
 
 
@@ -274,6 +277,24 @@ def without(*path: str) -> dict:
     return state
 
 
+def with_cuts(*cuts: int) -> dict:
+    state = trained().state_dict()
+    state["timeline"]["epoch"]["cuts"] = torch.tensor(cuts)
+    return state
+
+
+def with_writes(writes: Any) -> dict:
+    state = trained().state_dict()
+    state["table"]["writes"] = writes
+    return state
+
+
+def with_clock(**changes: Any) -> dict:
+    state = trained().state_dict()
+    state["timeline"]["clock"].update(changes)
+    return state
+
+
 def with_order(order: torch.Tensor) -> dict:
     state = trained().state_dict()
     state["timeline"]["epoch"]["order"] = order
@@ -293,11 +314,18 @@ def with_order(order: torch.Tensor) -> dict:
         (without("timeline", "clock"), "damaged"),
         (without("timeline", "clock", "trained"), "damaged"),
         (without("table", "columns", "score"), "must have the columns"),
+        (with_clock(trained=-3), "damaged"),  # served from there, an epoch would not end
+        (with_clock(epoch=-1), "damaged"),
+        (with_writes("many"), "damaged"),
+        (with_writes(None), "damaged"),
+        (with_clock(cut=(4,)), "damaged"),
         (damaged(table=None), "damaged"),
         (damaged(timeline={"clock": "noon"}), "damaged"),
         (with_order(torch.tensor([3, 25])), "int64 indices below 20"),
         (with_order(torch.tensor([3.0, 2.0])), "int64 indices below 20"),
         (with_order(None), "int64 indices below 20"),
+        (with_cuts(4, 8), "the last one after 12 samples"),
+        (with_cuts(8, 4, 12), "one after the other"),
     ],
 )
 def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(state, message: str) -> None:
@@ -375,6 +403,7 @@ def test_files_that_are_no_checkpoints_are_refused(tmp_path, capsys) -> None:
         whole[:10],
         b"",
         b"not a checkpoint at all",
+        b".",
         pickle.dumps(Evil(), protocol=2),
     ):
         path.write_bytes(broken)

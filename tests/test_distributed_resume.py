@@ -18,7 +18,7 @@ from tests import distributed_work
 from tests.ranks import MemoryRank, all_fine, in_processes, in_threads
 from tests.support import fake_losses
 from tests.test_bad_input import assert_same_state
-from tests.test_distributed_rules import Remembering, assert_same_contents, contents
+from tests.test_distributed_rules import Remembering, assert_same_contents, contents, go_through
 
 N, STEP = 80, 12  # 48 of 80 are kept, in steps of 12 over all ranks: 1, 2, 3 and 4 ranks share them evenly
 EPOCHS = 4
@@ -161,6 +161,28 @@ def test_a_state_without_sync_is_marked_and_refused_alone() -> None:
     with pytest.raises(StateError, match=r"rank 1 of 2 without sync\(\).*load_state_dict\(\[part_0, part_1"):
         pruner.load_state_dict(saved(parts[1]))
     assert_same_state(before, pruner.state_dict())
+
+
+def test_whoever_goes_on_alone_can_load_what_it_saved() -> None:
+    def work(group: MemoryRank) -> tuple:
+        pruner = Pruner(OrderDP(0.4), N, process_group=group)
+        batches = [go_through(pruner, 4, step) for step in range(2)]
+        group.world = 1  # the other is gone
+        left = pruner.state_dict()
+        batches.append(go_through(pruner, 4, 2))
+        return left, pruner.state_dict(), batches
+
+    with pytest.warns(UnsyncedStateWarning):
+        results = all_fine(in_threads(2, work))
+    for left, alone, batches in results:
+        with pytest.raises(StateError, match="without sync"):
+            Pruner(OrderDP(0.4), N).load_state_dict(saved(left))
+        pruner = Pruner(OrderDP(0.4), N)
+        pruner.load_state_dict(saved(alone))
+        assert pruner.epoch == 3
+        assert len(batches[2]) == round(0.6 * N)
+        index = torch.tensor(batches[2])
+        assert torch.equal(pruner.scores[index], fake_losses(index, 2))
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=repr)

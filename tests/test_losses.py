@@ -51,6 +51,8 @@ def test_packed_sequences_with_a_mask_and_one_that_is_empty() -> None:
     losses = torch.tensor([1.0, 3.0, 5.0])
     reduced = per_sample(losses, mask=torch.tensor([1, 0, 1]), segments=torch.tensor([0, 0, 2]), count=4)
     assert reduced.tolist() == [1.0, 0.0, 5.0, 0.0]
+    with pytest.raises(FeedbackError, match=r"segments must be below count=2, .*, got 2"):
+        per_sample(losses, segments=torch.tensor([0, 0, 2]), count=2)
     with pytest.raises(FeedbackError, match="segments must be integers"):
         per_sample(losses, segments=torch.tensor([0, 0]))
 

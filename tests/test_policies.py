@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from dataclasses import dataclass
 from math import ceil, sqrt
+from typing import Any
 
 import numpy as np
 import pytest
@@ -385,6 +386,21 @@ def test_a_fixed_selection_is_served_every_epoch_in_another_order() -> None:
     for s in selections:
         assert dict(zip(s.indices.tolist(), s.weights.tolist(), strict=True)) == {5: 1.0, 2: 2.0, 9: 3.0}
     assert repr(Fixed([1, 2])) != repr(Fixed([1, 3]))
+
+
+@pytest.mark.parametrize("given", [[False, True], [0.5, 1.9], np.array([1.0])])
+def test_a_fixed_selection_takes_whole_numbers_only(given: Any) -> None:
+    with pytest.raises(ConfigError, match=r"must be a list of indices, got (bool|float64).*np\.flatnonzero"):
+        Fixed(given)
+    with pytest.raises(ConfigError, match="at least one index"):
+        Fixed([])
+
+
+@pytest.mark.parametrize("length", [5, 11])
+def test_a_mask_has_an_entry_for_every_sample(length: int) -> None:
+    policy = FunctionPolicy(lambda scores, context: np.arange(length) < 3)
+    with pytest.raises(ConfigError, match=rf"each of the 10 samples, got shape \({length},\)"):
+        policy.select(ScoreTable(10), Context(n=10, epoch=0))
 
 
 def test_fixed_selections_that_differ_are_told_apart_by_a_checkpoint() -> None:

@@ -178,6 +178,12 @@ def test_it_keeps_the_contract_and_tells_the_bounds_of_its_steps() -> None:
     assert Pruner(Adaptive(0.1, low=0.3, high=0.3), 100).steps(3, 10) == 21
 
 
+@pytest.mark.parametrize("schedule", [{"prune_ratio": 0.3}, "tail", {}, ["tail"]])
+def test_a_schedule_in_a_config_has_a_name(schedule: object) -> None:
+    with pytest.raises(ConfigError, match=r'must be the name of a schedule and its parameters, \{"name": "tail"'):
+        policies.build("orderdp", prune_ratio=0.5, schedule=schedule)  # type: ignore[arg-type]
+
+
 def test_it_learns_and_resumes() -> None:
     assert digits.train(Adaptive(0.3), 0).accuracy >= digits.train(None, 0).accuracy - 0.03
     dataset = toy_dataset(60)

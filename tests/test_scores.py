@@ -46,6 +46,14 @@ def test_an_index_that_occurs_twice_keeps_one_of_its_losses_and_counts_twice() -
     assert table["usage"][1] == 2
 
 
+@pytest.mark.parametrize("losses", [[2.0, float("nan")], [float("nan"), 2.0]])
+def test_a_nan_does_not_undo_what_the_same_sample_says_elsewhere_in_the_batch(losses: list[float]) -> None:
+    table = ScoreTable(3)
+    write(table, [1, 2], [9.0, 7.0])
+    write(table, [1, 1], losses)
+    assert table["score"].tolist() == [float("inf"), 2.0, 7.0]
+
+
 def test_observing_does_not_count_as_training() -> None:
     table = ScoreTable(3)
     write(table, [0], [1.0], trained=False)
@@ -139,6 +147,13 @@ def test_the_samples_of_a_batch_of_nan_are_not_left_out_for_ever(reduced: bool) 
     assert pruner.usage[unlucky].float().mean() > 3
 
 
+def test_a_loss_too_large_for_the_table_is_not_finite_there() -> None:
+    pruner = Pruner(OrderDP(0.0), 3)
+    pruner.update([0, 1], torch.tensor([1e300, 2.0], dtype=torch.float64))
+    assert pruner.scores.tolist() == [2.0, 2.0, float("inf")]
+    assert pruner.report()["nonfinite"] == 1
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_losses_of_any_precision_are_stored_as_float32(dtype: torch.dtype) -> None:
     table = ScoreTable(2)
@@ -215,6 +230,14 @@ def test_counts_widen_before_they_overflow() -> None:
     assert restored["usage"][0] == (1 << 14) + 40_001
 
 
+def test_counts_of_batches_that_repeat_samples_widen_too() -> None:
+    table = ScoreTable(2)
+    for epoch in range(4):  # few writes, and many uses
+        write(table, [1] * 10_000, [1.0] * 10_000, epoch=epoch)
+        table.make_room(epoch)
+    assert table["usage"].tolist() == [0, 40_000]
+
+
 def test_counts_stay_small_while_they_are_small() -> None:
     table = ScoreTable(2)
     table._writes = 1 << 20
@@ -246,6 +269,18 @@ def test_its_state_is_a_copy_and_checked_on_the_way_back() -> None:
     state["columns"]["score"][0] = float("nan")
     with pytest.raises(StateError, match="NaN"):
         table.load_state_dict(state)
+
+
+@pytest.mark.parametrize("precision", [torch.float16, torch.float64])
+def test_scores_that_were_stored_in_another_precision_can_be_written_to(precision: torch.dtype) -> None:
+    table, restored = ScoreTable(3), ScoreTable(3)
+    write(table, [0, 1], [1.5, 2.5])
+    state = table.state_dict()
+    state["columns"]["score"] = state["columns"]["score"].to(precision)
+    restored.load_state_dict(state)
+    write(restored, [1], [0.1])
+    assert restored["score"].dtype == np.float32
+    assert restored["score"].tolist() == [1.5, np.float32(0.1), float("inf")]
 
 
 def test_a_column_starts_with_a_number() -> None:

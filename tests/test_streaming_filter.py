@@ -284,6 +284,24 @@ def test_losses_that_are_not_finite_are_no_scores() -> None:
         next(after_one_epoch(on_nan="raise").one_epoch([0]))
 
 
+def test_a_batch_of_nothing_but_nan_leaves_its_unseen_samples_first_in_line() -> None:
+    keys = made()
+    keys.observe(["a"], torch.tensor([5.0]))
+    keys.update(["a", "b"], torch.tensor([float("nan"), float("inf")]))
+    assert keys.scores_of(["a", "b"]).tolist() == [5.0, float("inf")]
+
+
+def test_epochs_that_are_left_early_leave_nothing_behind() -> None:
+    keys, held = made(), []
+    loader = DataLoader(keys.only(Shards()), batch_size=4)
+    for _ in range(4):
+        for names, *_ in keys.one_epoch(loader):
+            keys.update(names, torch.ones(len(names)))
+            break
+        held.append(sum(len(marks) for marks in keys._memory._trained))
+    assert held == [4, 4, 4, 4]
+
+
 def test_scores_may_differ_from_losses_and_gradients_flow() -> None:
     keys = made()
     losses = torch.tensor([1.0, 3.0], requires_grad=True)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import orderdp
 from orderdp.errors import ConfigError, DatasetError, RealRatioWarning, StateError
-from orderdp.policies import UCB, Adaptive, InfoBatch
+from orderdp.policies import UCB, Adaptive, Fixed, InfoBatch
 from orderdp.policy import Context
 from orderdp.scores import ScoreTable
 from orderdp.streaming import GrowingPruner
@@ -326,6 +326,25 @@ def test_checkpoints_that_do_not_fit_are_refused() -> None:
     with pytest.raises(StateError, match="was written with"):
         other.load_state_dict(state)
     assert other.removed.tolist() == []
+
+
+def test_nothing_is_removed_from_under_a_policy_that_names_its_samples() -> None:
+    pruner = GrowingPruner(Fixed([3, 4, 5]), 10)
+    pruner.grow(12)
+    with pytest.raises(ConfigError, match="names its samples by their indices"):
+        pruner.remove([0])
+    assert sorted(epoch_of(pruner)) == [3, 4, 5]
+
+
+def test_a_pruner_that_would_draw_what_was_removed_refuses_the_state() -> None:
+    pruner = GrowingPruner(PRUNED, 30)
+    plain = orderdp.Pruner(PRUNED, 30)
+    epoch_of(pruner)
+    plain.load_state_dict(pruner.state_dict())
+    assert plain.epoch == 1
+    pruner.remove([4, 7])
+    with pytest.raises(StateError, match=r"2 samples were removed.*Load it into a GrowingPruner"):
+        plain.load_state_dict(pruner.state_dict())
 
 
 @pytest.mark.parametrize("stop", [None, 2])

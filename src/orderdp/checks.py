@@ -93,7 +93,12 @@ def checked_index(index: Any) -> torch.Tensor:
     """The indices of a batch as a flat int64 tensor, or an error."""
     if isinstance(index, torch.Tensor) and index.dtype == torch.int64 and index.ndim == 1:
         return index
-    index = torch.as_tensor(index)
+    try:
+        index = torch.as_tensor(index)
+    except (TypeError, ValueError, RuntimeError):
+        raise FeedbackError(
+            f"index must hold whole numbers, got {type(index).__name__}. Pass the index that came with the batch."
+        ) from None
     countable = not (index.dtype == torch.bool or index.is_floating_point() or index.is_complex())
     if index.numel() and not countable:
         raise FeedbackError(
@@ -113,6 +118,8 @@ def checked_losses(losses: Any, index: torch.Tensor, reduced: bool) -> torch.Ten
     """The losses of a batch, or its one loss, shaped as `update` goes on with them, or an error."""
     if not isinstance(losses, torch.Tensor):
         raise FeedbackError(f"losses must be a tensor, got {type(losses).__name__}.")
+    if not losses.is_floating_point():
+        raise FeedbackError(f"losses must be of a floating-point type, got {losses.dtype}. Pass losses.float().")
     if reduced:
         if losses.numel() != 1:
             raise FeedbackError(

@@ -74,9 +74,12 @@ class Clock:
     def from_state(cls, state: Mapping[str, Any]) -> Clock:
         """A clock as it was, with nothing trained since."""
         end, cut = state["end"], state.get("cut")
+        epoch, trained = int(state["epoch"]), int(state["trained"])
+        if epoch < 0 or trained < 0:
+            raise ValueError(f"epoch {epoch}, {trained} samples trained")
         return cls(
-            epoch=int(state["epoch"]),
-            trained=int(state["trained"]),
+            epoch=epoch,
+            trained=trained,
             end=None if end is None else int(end),
             cut=None if cut is None else (int(cut[0]), bool(cut[1])),
             step=int(state.get("step", 0)),

@@ -101,6 +101,11 @@ class FixedEpoch:
         cuts = state["cuts"]
         if cuts is not None:
             cuts = _indices(cuts, len(order) + 1)
+            if not (len(cuts) and cuts[0] > 0 and cuts[-1] == len(order) and (np.diff(cuts) > 0).all()):
+                raise StateError(
+                    f"the checkpoint's batches must end one after the other, the last one after {len(order)} samples. "
+                    "Use another checkpoint."
+                )
         return cls(order, cuts)
 
 

@@ -230,6 +230,11 @@ def _per_segment(
     segments = segments.to(losses.device)
     if count is None:
         count = int(segments.max()) + 1 if segments.numel() else 0
+    elif segments.is_cpu and segments.numel() and int(segments.max()) >= count:
+        raise FeedbackError(
+            f"segments must be below count={count}, the number of samples in the batch, got {int(segments.max())}. "
+            "Each says to which sample of the batch its element belongs."
+        )
     counted = counted & (segments >= 0)
     # What belongs to no sample is added to a last row that is then cut off.
     where = torch.where(counted, segments, count).flatten()

@@ -60,6 +60,12 @@ def _check_part(state: Any, policy: Policy, n: int) -> None:
             f"the checkpoint was written with {state.get('policy')}, this pruner has {describe(policy)}. "
             'Make the pruner with the same policy; to take over scores alone, observe(index, state["table"]...).'
         )
+    roster = state.get("roster")
+    if roster is not None and len(roster["removed"]):
+        raise StateError(
+            f"the checkpoint is of a GrowingPruner, from which {len(roster['removed'])} samples were removed; this "
+            "pruner would draw them again. Load it into a GrowingPruner."
+        )
     if state.get("n") != n:
         raise StateError(
             f"the checkpoint is of a data set of {state.get('n')} samples, this one has {n}. "

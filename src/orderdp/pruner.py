@@ -299,7 +299,7 @@ class Pruner(Readings):
             restore_timeline = self._timeline.restorer(whole["timeline"])
         except StateError:
             raise
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise StateError(f"the checkpoint is damaged ({error!r}). Use another one.") from error
         self._table.load_state_dict(whole["table"])
         self._feedback.table_was_loaded()

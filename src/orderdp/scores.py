@@ -156,6 +156,8 @@ class ScoreTable:
             extra: More keyword arguments of `remember`.
         """
         index = self._checked(index)
+        if losses.dtype is torch.float64:
+            mean = None  # it may be finite where a loss is too large for the table
         if losses.dtype is not torch.float32 or losses.device != self.device:
             losses = losses.to(device=self.device, dtype=torch.float32, non_blocking=not self._on_host)
         if self._on_host and remember is None and math.isfinite((losses.sum() if mean is None else mean).item()):
@@ -221,7 +223,9 @@ class ScoreTable:
         if self.declared[name].merge == "sum":
             column.index_add_(0, index, torch.where(written, values, torch.zeros_like(values)))
         else:
-            column.index_copy_(0, index, torch.where(written, values, column.index_select(0, index)))
+            # What is not written goes to the row that nobody reads. Writing back the old value instead would undo the
+            # write of the same sample at another place of the batch.
+            column.index_copy_(0, torch.where(written, index, len(column) - 1), values)
 
     def _count(self, index: torch.Tensor, epoch: int) -> None:
         if epoch != self._unsettled_epoch or len(self._unsettled) >= _SETTLE_EVERY:
@@ -284,8 +288,8 @@ class ScoreTable:
         self.settle()
         if epoch >= _WIDEN_AT:
             self._columns["seen"] = self._columns["seen"].to(torch.int32)
-        # No count exceeds the number of writes, so the maximum need not be looked for before that.
-        if self._writes >= _WIDEN_AT and int(self._columns["usage"].max()) >= _WIDEN_AT:
+        # Where batches repeat samples, a count may exceed the number of writes.
+        if self._columns["usage"].dtype is torch.int16 and int(self._columns["usage"].max()) >= _WIDEN_AT:
             self._columns["usage"] = self._columns["usage"].to(torch.int32)
 
     # -- checkpoints -----------------------------------------------------------------------------------------
@@ -301,6 +305,7 @@ class ScoreTable:
         check_columns(state["columns"], self._columns, self.size)
         if not isinstance(state["strays"], torch.Tensor) or state["strays"].shape != (2,):
             raise StateError("the checkpoint's counters are damaged. Use another checkpoint.")
+        int(state["writes"])
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Puts back what `state_dict` gave; the table stays on its device."""
@@ -308,7 +313,9 @@ class ScoreTable:
         device = self.device
         self._unsettled = []
         for name, values in state["columns"].items():
-            column = torch.full((self.n + 1,), self.declared[name].initial, dtype=values.dtype)
+            # Counts may have been widened; scores may have been stored in another precision to save space.
+            dtype = self._columns[name].dtype if values.is_floating_point() else values.dtype
+            column = torch.full((self.n + 1,), self.declared[name].initial, dtype=dtype)
             column[: self.n] = values.cpu()
             self._columns[name] = column.to(device)
         self._strays = state["strays"].to(device, copy=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import re
+import struct
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +17,21 @@ from orderdp.errors import StateError
 from orderdp.replacing import flushed
 
 __all__ = ["load_checkpoint", "save_checkpoint"]
+
+# What reading bytes that are no checkpoint, or a damaged one, ends in.
+_UNREADABLE = (
+    OSError,
+    RuntimeError,
+    EOFError,
+    pickle.UnpicklingError,
+    zipfile.BadZipFile,
+    struct.error,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    TypeError,
+    ValueError,
+)
 
 
 def save_checkpoint(path: str | os.PathLike[str], state: Mapping[str, Any]) -> None:
@@ -52,7 +68,7 @@ def load_checkpoint(path: str | os.PathLike[str], map_location: Any = "cpu", *, 
         raise StateError(f"there is no checkpoint at {os.fspath(path)!r}.")
     try:
         state = torch.load(path, map_location=map_location, weights_only=True, mmap=mmap)
-    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError, zipfile.BadZipFile, ValueError, KeyError) as error:
+    except _UNREADABLE as error:
         reason = _kind(error) if isinstance(error, pickle.UnpicklingError) else str(error).strip().partition("\n")[0]
         raise StateError(
             f"{os.fspath(path)!r} is no checkpoint that can be read ({reason or type(error).__name__}). It is "

@@ -161,6 +161,11 @@ class Team:
 
         return Meeting(self._table, Setup(*self._setup), kept, as_it_is=self._restored)
 
+    def goes_on_alone(self) -> None:
+        """An epoch begins without others, who may have been there before: there is nobody left to tell."""
+        if self._meeting is not None:
+            self._meeting.exchange = None
+
     def restored(self, kept: int) -> None:
         """The table was loaded, here and everywhere."""
         self._meeting, self._restored, self.tally = None, True, Tally()

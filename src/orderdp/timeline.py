@@ -103,6 +103,7 @@ class Timeline:
         """The epoch that is served to somebody who starts going through the data now, and from where."""
         meeting = self.team.meeting(self.clock.kept)
         if meeting is None:
+            self.team.goes_on_alone()
             view.check()
             if self._wanted(view) > self.clock.epoch:
                 self._next_epoch()

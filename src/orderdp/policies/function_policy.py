@@ -46,6 +46,10 @@ class FunctionPolicy:
         """What the function chooses, in a random order."""
         chosen = np.asarray(self.choose(table["score"], context))
         if chosen.dtype == np.bool_:
+            if chosen.shape != (context.n,):
+                raise ConfigError(
+                    f"a mask must have a True or False for each of the {context.n} samples, got shape {chosen.shape}."
+                )
             chosen = np.flatnonzero(chosen)
         return Selection(shuffled(_checked(chosen, context.n, "the function").copy(), context))
 
@@ -64,7 +68,13 @@ class Fixed:
 
     def __post_init__(self) -> None:
         if not isinstance(self.selection, Selection):
-            object.__setattr__(self, "selection", Selection(np.asarray(self.selection, dtype=np.int64)))
+            given = np.asarray(self.selection)
+            if given.size and given.dtype.kind not in "iu":
+                raise ConfigError(
+                    f"a fixed selection must be a list of indices, got {given.dtype}. "
+                    "For a mask of True and False pass np.flatnonzero(mask)."
+                )
+            object.__setattr__(self, "selection", Selection(given.astype(np.int64)))
         if len(self.selection) == 0:
             raise ConfigError("a fixed selection must hold at least one index, got none.")
 

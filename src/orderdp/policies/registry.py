@@ -95,7 +95,13 @@ def build(name: str, *, balanced: bool = False, schedule: Mapping[str, Any] | No
         raise ConfigError(f"policy {name!r} cannot be made: {error}.") from None
     if balanced:
         policy = Balanced(policy)
-    return policy if schedule is None else Scheduled(policy, build_schedule(**schedule))
+    if schedule is None:
+        return policy
+    if not isinstance(schedule, Mapping) or "name" not in schedule:
+        raise ConfigError(
+            f'schedule must be the name of a schedule and its parameters, {{"name": "tail", ...}}, got {schedule!r}.'
+        )
+    return Scheduled(policy, build_schedule(**schedule))
 
 
 def build_at(name: str, prune_ratio: float | None, **parameters: Any) -> Policy:

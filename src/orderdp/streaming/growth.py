@@ -12,6 +12,7 @@ import torch
 from orderdp.checks import checked_policy
 from orderdp.errors import ConfigError, DatasetError, StateError
 from orderdp.loading import length_of
+from orderdp.policies.function_policy import Fixed
 from orderdp.policy import Context, Policy, Selection, Table, describe, nominal_ratio, size_bounds
 from orderdp.pruner import Pruner
 from orderdp.scores import mean_age
@@ -46,6 +47,7 @@ class GrowingPruner(Pruner):
         self._roster = Roster(length_of(dataset_or_length))
         kind = LiveStepwise if getattr(checked_policy(policy), "every", "epoch") == "batch" else LivePolicy
         super().__init__(kind(policy, self._roster), dataset_or_length, **options)
+        self._chooser = policy
         self.copied = 0  # values that were moved to make room
 
     # -- changes -----------------------------------------------------------------------------------------------
@@ -75,6 +77,11 @@ class GrowingPruner(Pruner):
         Args:
             indices: Which ones, or a True or False for every sample. Those that are gone already are allowed.
         """
+        if isinstance(self._chooser, Fixed):
+            raise ConfigError(
+                f"{self._chooser} names its samples by their indices, and a policy is shown those that are there, "
+                "numbered anew. Leave out of its list what is gone."
+            )
         gone = np.unique(self._indices(indices))
         if len(gone) and not (gone[0] >= 0 and gone[-1] < self.n):
             raise DatasetError(f"indices must be in [0, {self.n}), got {int(gone[0])} to {int(gone[-1])}.")
@@ -154,7 +161,7 @@ class GrowingPruner(Pruner):
         before = self._roster.state_dict()
         self._roster.take_over(roster)
         try:
-            super().load_state_dict(longer)
+            super().load_state_dict({name: part for name, part in longer.items() if name != "roster"})
         except Exception:
             self._roster.take_over(Roster.from_state(before, self.n))
             raise

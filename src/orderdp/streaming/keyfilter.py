@@ -146,7 +146,9 @@ class KeyFilter:
         if self._moved:
             self._advance()  # the last one was left early
         exchange = self._exchange()
-        if exchange is not None:
+        if exchange is None:
+            self._memory.told()  # there is nobody to tell, and the list of what is new would grow for ever
+        else:
             self._meet(exchange, ITER)
         self._hear_complaints()
         if not self._drawn:

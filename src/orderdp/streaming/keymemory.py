@@ -90,14 +90,17 @@ class KeyMemory:
             self._write(rows, scores.to("cpu", torch.float32).numpy())
 
     def _write(self, rows: np.ndarray, scores: np.ndarray) -> None:
-        """A loss that is not finite leaves a known score alone; for an unseen sample the batch's mean stands in."""
+        """A loss that is not finite leaves a known score alone; for an unseen sample the batch's mean stands in.
+
+        Where no loss of the batch is finite nothing is known, and unseen samples stay unseen.
+        """
         finite = np.isfinite(scores)
         column = self.table["score"]
         if not finite.all():
             self.nonfinite += int(len(scores) - finite.sum())
             mean = float(scores[finite].mean()) if finite.any() else 0.0
             scores = np.where(finite, scores, np.float32(mean))
-            written = finite | np.isinf(column[rows])
+            written = finite | (np.isinf(column[rows]) & finite.any())
             rows, scores = rows[written], scores[written]
         column[rows] = scores
 
