@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 from orderdp.cli import main
-from orderdp.errors import ConfigError, StateError
+from orderdp.errors import ConfigError, DatasetError, StateError
+from orderdp.workbench import comparing
 from orderdp.workbench.comparing import Place, compare_all, finished, remember_settings
 from orderdp.workbench.grid import Contender, grid, parse_contender
 from orderdp.workbench.locking import alone_in
@@ -170,6 +171,56 @@ def test_ctrl_c_saves_says_how_to_go_on_and_exits_with_130(tmp_path: Path) -> No
 
 def test_two_processes_do_not_train_the_same_run(tmp_path: Path) -> None:
     runner = Runner(tmp_path, device="cpu")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_several_at_a_time_end_with_the_process_that_started_them(tmp_path: Path, number: int) -> None:
+    arguments = ["--policies", "full", "--no-controls", "--seeds", "0,1", "--jobs", "2", "--epochs", "100000"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "orderdp", "compare", *SMALL, *arguments, "--out", str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    try:
+        for seed in (0, 1):
+            _wait_for_epochs(tmp_path, f"full-seed{seed}-*", process)
+        process.send_signal(number)  # to it alone: the others are not told by a terminal
+        output, errors = process.communicate(timeout=180)  # the pipes are closed when the last of them has ended
+    finally:
+        process.kill()
+    assert process.returncode == {signal.SIGTERM: -signal.SIGTERM, signal.SIGINT: 130}[number], errors
+    assert "Traceback" not in errors
+    assert ("Interrupted; saved." in output) == (number == signal.SIGINT)
+    folders = sorted((tmp_path / "runs").iterdir())
+    assert len(folders) == 2
+    for folder in folders:
+        assert (folder / "checkpoint.pt").exists()
+        with alone_in(folder):
+            assert read_run(folder).summary is None
+
+
+def _wait_for_epochs(folder: Path, name: str, process: subprocess.Popen) -> None:
+    for _ in range(15000):
+        if any(b'"epoch"' in file.read_bytes() for file in folder.glob(f"runs/{name}/records.jsonl")):
+            return
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.02)
+    raise AssertionError("no records came")
+
+
+def test_a_process_that_is_killed_while_it_trains_is_said_in_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(comparing, "_run_here", _die)
+    with pytest.raises(StateError, match="ended from outside, perhaps because memory was short"):
+        list(compare_all([BASE], Place(tmp_path, device="cpu", threads=1), jobs=2))
+
+
+def _die(settings: Settings, place: Place) -> None:
+    os._exit(137)
+
+
     runner.folder(BASE).mkdir(parents=True)
     with alone_in(runner.folder(BASE)), pytest.raises(StateError, match="another process is training in"):
         runner.run(BASE)
