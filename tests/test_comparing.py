@@ -407,6 +407,10 @@ def test_bad_usage_is_said_before_anything_is_trained(
 
 def test_a_folder_that_cannot_be_written_to_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("")
+        (["compare", "--data", "digits", "--checkpoint-seconds", "nan"], "--checkpoint-seconds must be a number"),
+        (["compare", "--data", "digits", "--prune-ratios", ""], "at least one prune ratio"),
+        (["compare", "--data", "digits", "--prune-ratios", "", "--no-controls"], "at least one prune ratio"),
+        (["train", "--data", "digits", "--policy", "el2n"], "'el2n' needs a prune ratio"),
     assert main(["compare", *SMALL, "--prune-ratios", "0.5", "--out", str(tmp_path / "file" / "out")]) == 2
     assert "cannot be written to" in capsys.readouterr().err
 
@@ -421,6 +425,72 @@ def test_plain_lines_of_progress_have_the_time_left_while_there_is_some(capsys: 
         progress.ended(run, {"status": "failed", "reason": "the loss became nan in epoch 1"})
     assert said[0].startswith("[2/3] orderdp 50%, seed 0: 91.23 %, 50.0% fewer samples, 6.0 s; about ")
     assert said[1] == "[3/3] orderdp 50%, seed 0: failed, the loss became nan in epoch 1"
+@pytest.mark.parametrize(
+    ("written", "complaint"),
+    [
+        ('augment = "no"', "augment must be true or false, got 'no'"),
+        ("policy_parameters = 3", "policy_parameters must be names with values, got 3"),
+        ("policy_parameters = { prune_ratio = 0.3 }", "'prune_ratio' is the ratio of 'orderdp'"),
+        ('policy = "kakurenbo"\npolicy_parameters = { fraction = 0.3 }', "'fraction' is the ratio of 'kakurenbo'"),
+        ('policy = "full"\npolicy_parameters = { tau = 1 }', "'full' is all data and takes no parameters, got tau"),
+    ],
+)
+def test_a_file_is_held_to_what_the_command_line_is(
+    written: str, complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run.toml").write_text(f"prune_ratio = 0.4\n{written}\n")
+    options = ["--config", str(tmp_path / "run.toml"), "--out", str(tmp_path / "out")]
+    assert main(["train", *SMALL, *options]) == 2
+    assert complaint in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("body", "complaint"),
+    [
+        ("return torch.tensor(1.0)", r"a number for each sample of the batch, got shape \(\)"),
+        ("return 1.0", "a number for each sample of the batch, got float"),
+        ("return torch.ones(len(batch[0]), 2)", "a number for each sample of the batch, got shape"),
+    ],
+)
+def test_a_metric_that_is_none_of_each_sample_is_refused(tmp_path: Path, body: str, complaint: str) -> None:
+    place = _task(tmp_path, f"    def metric(self, model, batch):\n        {body}\n")
+    with pytest.raises(ConfigError, match=complaint):
+        Runner(tmp_path / "out", device="cpu").run(Settings(task=place, policy="full", epochs=1))
+
+
+def test_an_empty_test_set_is_no_accuracy_of_nought(tmp_path: Path) -> None:
+    empty = "torch.utils.data.TensorDataset(torch.empty(0, 5), torch.empty(0))"
+    place = _task(tmp_path, f"    def __init__(self):\n        super().__init__()\n        self.test_set = {empty}\n")
+    with pytest.raises(DatasetError, match="the test set must have samples, got none"):
+        Runner(tmp_path / "out", device="cpu").run(Settings(task=place, policy="full", epochs=1))
+
+
+def test_a_metric_that_is_no_number_is_said_and_the_other_runs_go_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = _task(tmp_path, "    def metric(self, model, batch):\n        return batch[1] * float('nan')\n")
+    options = ["--task", place, "--epochs", "1", "--device", "cpu", "--threads", "1", "--out", str(tmp_path / "out")]
+    assert main(["compare", *options, "--policies", "full", "--no-controls", "--seeds", "0,1"]) == 0
+    said = capsys.readouterr().out
+    assert "full data, seed 0: its metric is no number, 0.0% fewer samples" in said
+    assert "full data, seed 1: its metric is no number" in said
+    assert main(["train", *options, "--policy", "full", "--resume"]) == 0
+    assert "This run is finished already: its metric is no number" in capsys.readouterr().out
+
+
+def _task(folder: Path, changes: str) -> str:
+    """A task in a file of its own, with something changed."""
+    name = f"task_{folder.name}"
+    (folder / f"{name}.py").write_text(
+        "import torch\n"
+        "from examples.own_task import make as plain\n"
+        f"class Changed(type(plain())):\n{changes}\n"
+        "def make():\n    return Changed()\n"
+    )
+    return f"{folder / name}.py:make"
+
+
     with show_progress(3, 1, quiet=True, say=said.append) as progress:
         progress.ended(run, {"status": "done", "metric": 91.234, "saved": 0.5, **seconds})
     assert len(said) == 2

@@ -324,6 +324,10 @@ def test_a_ratio_is_shown_as_it_is(ratio: float, shown: str) -> None:
 
 
 def test_cutmix_of_what_is_no_image_is_refused() -> None:
+        {"augment": "no"},
+        {"nesterov": 1},
+        {"task": 5},
+        {"policy_parameters": 3},
     with pytest.raises(ConfigError, match=r"CutMix needs images, these samples have the shape \(5,\)"):
         cutmix(torch.rand(3, 5), 1.0, np.random.default_rng(0))
 

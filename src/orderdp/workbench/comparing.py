@@ -43,6 +43,8 @@ class Place(NamedTuple):
 
     def runner(self) -> Runner:
         """Who runs them."""
+        if not self.checkpoint_seconds >= 0:  # nor NaN, which would mean never
+            raise ConfigError(f"--checkpoint-seconds must be a number, at least 0, got {self.checkpoint_seconds}.")
         if self.threads is not None:
             if self.threads < 1:
                 raise ConfigError(f"--threads must be at least 1, got {self.threads}.")
