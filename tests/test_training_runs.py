@@ -20,6 +20,7 @@ from orderdp.workbench.image_task import ImageTask
 from orderdp.workbench.interrupting import uninterrupted
 from orderdp.workbench.mixing import cutmix
 from orderdp.workbench.records import read_run
+from orderdp.workbench.running import Runner
 from orderdp.workbench.settings import PRESETS, Settings, preset_values, read_config
 from orderdp.workbench.training import Training
 
@@ -221,6 +222,19 @@ def test_a_run_that_diverges_is_marked_failed(tmp_path: Path) -> None:
     assert read_run(tmp_path).failed
 
 
+def test_a_batch_of_one_sample_fails_a_run_of_batch_normalisation_and_says_why(tmp_path: Path) -> None:
+    settings = replace(BASE, data="digits?train=129&test=50", model="cnn", width=4, policy="full", prune_ratio=None)
+    summary = Runner(tmp_path, device="cpu").run(settings)
+    assert summary["status"] == "failed"
+    assert "the last batch of epoch 1 is a single sample" in summary["reason"]
+
+
+def test_what_a_kill_left_of_a_checkpoint_is_removed(tmp_path: Path) -> None:
+    (tmp_path / ".checkpoint.pt.123.tmp").write_bytes(b"half")
+    training(replace(BASE, epochs=1), tmp_path).run()
+    assert not list(tmp_path.glob(".checkpoint.pt.*"))
+
+
 def test_accumulated_batches_make_the_step_of_one_large_batch(tmp_path: Path) -> None:
     base = replace(BASE, policy="full", prune_ratio=None, schedule="constant", lr=0.05, epochs=2)
     training(replace(base, batch_size=64, accumulate=2), tmp_path / "two").run()
@@ -310,6 +324,10 @@ def test_settings_out_of_a_file(tmp_path: Path) -> None:
         {"label_smoothing": 1.0},
         {"policy": "reduced", "prune_ratio": None},
         {"accumulate": True},
+        {"augment": "no"},
+        {"nesterov": 1},
+        {"task": 5},
+        {"policy_parameters": 3},
     ],
     ids=str,
 )
@@ -324,10 +342,6 @@ def test_a_ratio_is_shown_as_it_is(ratio: float, shown: str) -> None:
 
 
 def test_cutmix_of_what_is_no_image_is_refused() -> None:
-        {"augment": "no"},
-        {"nesterov": 1},
-        {"task": 5},
-        {"policy_parameters": 3},
     with pytest.raises(ConfigError, match=r"CutMix needs images, these samples have the shape \(5,\)"):
         cutmix(torch.rand(3, 5), 1.0, np.random.default_rng(0))
 
