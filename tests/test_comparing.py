@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from orderdp.workbench.comparing import Place, compare_all, finished, remember_s
 from orderdp.workbench.grid import Contender, grid, parse_contender
 from orderdp.workbench.locking import alone_in
 from orderdp.workbench.lossless import find_lossless, possible_ratios
+from orderdp.workbench.plugins import from_outside
 from orderdp.workbench.progress import show_progress
 from orderdp.workbench.records import Run, read_run, read_runs
 from orderdp.workbench.running import Runner
@@ -169,8 +171,6 @@ def test_ctrl_c_saves_says_how_to_go_on_and_exits_with_130(tmp_path: Path) -> No
     assert list(tmp_path.glob("runs/*/checkpoint.pt"))
 
 
-def test_two_processes_do_not_train_the_same_run(tmp_path: Path) -> None:
-    runner = Runner(tmp_path, device="cpu")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_several_at_a_time_end_with_the_process_that_started_them(tmp_path: Path, number: int) -> None:
     arguments = ["--policies", "full", "--no-controls", "--seeds", "0,1", "--jobs", "2", "--epochs", "100000"]
@@ -221,6 +221,8 @@ def _die(settings: Settings, place: Place) -> None:
     os._exit(137)
 
 
+def test_two_processes_do_not_train_the_same_run(tmp_path: Path) -> None:
+    runner = Runner(tmp_path, device="cpu")
     runner.folder(BASE).mkdir(parents=True)
     with alone_in(runner.folder(BASE)), pytest.raises(StateError, match="another process is training in"):
         runner.run(BASE)
@@ -308,6 +310,20 @@ def test_a_task_of_ones_own_is_trained_and_compared(tmp_path: Path, capsys: pyte
     }
 
 
+def test_a_file_may_have_the_name_of_a_module_that_is_loaded_already(tmp_path: Path) -> None:
+    for folder, found in ((tmp_path, 1), (tmp_path / "sub", 2)):
+        folder.mkdir(exist_ok=True)
+        (folder / "random.py").write_text(f"def make():\n    return {found}\n")
+        assert from_outside(f"{folder}/random.py:make", "task")() == found
+    assert random.random() < 1  # Python's own is still there
+
+
+@pytest.mark.parametrize("place", ["..mine:make", ".mine:make", ":make", "mine:", "mine"])
+def test_a_place_that_is_none_is_said(place: str) -> None:
+    with pytest.raises(ConfigError, match="must be given as module:name"):
+        from_outside(place, "task")
+
+
 def test_train_refuses_what_is_there_and_resumes_it_when_asked(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -391,6 +407,10 @@ def test_find_lossless_says_what_it_tried_and_found(tmp_path: Path, capsys: pyte
         (["compare", "--data", "digits", "--policies", "el2n:epoch=20"], "Give --proxy-epochs 20."),
         (["compare", "--data", "digits", "--policies", "own-scores"], "needs scores made elsewhere"),
         (["compare", "--data", "digits", "--threads", "0"], "--threads must be at least 1"),
+        (["compare", "--data", "digits", "--checkpoint-seconds", "nan"], "--checkpoint-seconds must be a number"),
+        (["compare", "--data", "digits", "--prune-ratios", ""], "at least one prune ratio"),
+        (["compare", "--data", "digits", "--prune-ratios", "", "--no-controls"], "at least one prune ratio"),
+        (["train", "--data", "digits", "--policy", "el2n"], "'el2n' needs a prune ratio"),
         (["train", "--data", "digits", "--prune-ratio", "0.3", "--width", "-1"], "width must be a whole number"),
         (["train", "--data", "digits", "--prune-ratio", "0.3", "--seed", str(2**70)], "below 2**64"),
         (["train", "--data", "digits", "--prune-ratio", "0.3", "--nesterov", "--momentum", "0"], "which is 0"),
@@ -405,26 +425,6 @@ def test_bad_usage_is_said_before_anything_is_trained(
     assert not list(tmp_path.glob("out/runs/*/records.jsonl"))
 
 
-def test_a_folder_that_cannot_be_written_to_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "file").write_text("")
-        (["compare", "--data", "digits", "--checkpoint-seconds", "nan"], "--checkpoint-seconds must be a number"),
-        (["compare", "--data", "digits", "--prune-ratios", ""], "at least one prune ratio"),
-        (["compare", "--data", "digits", "--prune-ratios", "", "--no-controls"], "at least one prune ratio"),
-        (["train", "--data", "digits", "--policy", "el2n"], "'el2n' needs a prune ratio"),
-    assert main(["compare", *SMALL, "--prune-ratios", "0.5", "--out", str(tmp_path / "file" / "out")]) == 2
-    assert "cannot be written to" in capsys.readouterr().err
-
-
-def test_plain_lines_of_progress_have_the_time_left_while_there_is_some(capsys: pytest.CaptureFixture[str]) -> None:
-    said: list[str] = []
-    run = Settings.from_dict({**BASE.as_dict(), "policy": "orderdp", "prune_ratio": 0.5})
-    seconds = dict.fromkeys(("training_seconds", "selection_seconds", "overhead_seconds"), 2.0)
-    with show_progress(3, 1, quiet=False, say=said.append) as progress:
-        progress.watch(run, 1.0, 2, None)
-        progress.ended(run, {"status": "done", "metric": 91.234, "saved": 0.5, **seconds})
-        progress.ended(run, {"status": "failed", "reason": "the loss became nan in epoch 1"})
-    assert said[0].startswith("[2/3] orderdp 50%, seed 0: 91.23 %, 50.0% fewer samples, 6.0 s; about ")
-    assert said[1] == "[3/3] orderdp 50%, seed 0: failed, the loss became nan in epoch 1"
 @pytest.mark.parametrize(
     ("written", "complaint"),
     [
@@ -491,6 +491,22 @@ def _task(folder: Path, changes: str) -> str:
     return f"{folder / name}.py:make"
 
 
+def test_a_folder_that_cannot_be_written_to_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+    assert main(["compare", *SMALL, "--prune-ratios", "0.5", "--out", str(tmp_path / "file" / "out")]) == 2
+    assert "cannot be written to" in capsys.readouterr().err
+
+
+def test_plain_lines_of_progress_have_the_time_left_while_there_is_some(capsys: pytest.CaptureFixture[str]) -> None:
+    said: list[str] = []
+    run = Settings.from_dict({**BASE.as_dict(), "policy": "orderdp", "prune_ratio": 0.5})
+    seconds = dict.fromkeys(("training_seconds", "selection_seconds", "overhead_seconds"), 2.0)
+    with show_progress(3, 1, quiet=False, say=said.append) as progress:
+        progress.watch(run, 1.0, 2, None)
+        progress.ended(run, {"status": "done", "metric": 91.234, "saved": 0.5, **seconds})
+        progress.ended(run, {"status": "failed", "reason": "the loss became nan in epoch 1"})
+    assert said[0].startswith("[2/3] orderdp 50%, seed 0: 91.23 %, 50.0% fewer samples, 6.0 s; about ")
+    assert said[1] == "[3/3] orderdp 50%, seed 0: failed, the loss became nan in epoch 1"
     with show_progress(3, 1, quiet=True, say=said.append) as progress:
         progress.ended(run, {"status": "done", "metric": 91.234, "saved": 0.5, **seconds})
     assert len(said) == 2
