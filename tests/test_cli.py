@@ -130,6 +130,17 @@ def test_what_can_be_reproduced_is_listed_and_the_toy_tables_printed(capsys: pyt
     assert "4.336" in printed
 
 
+@pytest.mark.parametrize("name", ["fig-weights-sum", "table-toy"])
+def test_what_needs_no_runs_is_described_and_not_made_where_it_is_listed(
+    name: str, capsys: pytest.CaptureFixture, tmp_path: Path
+) -> None:
+    assert main(["reproduce", name, "--list", "--out", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith(f"{name}: ")
+    assert said.endswith(". It needs no runs, and takes seconds.\n")
+    assert not list(tmp_path.iterdir())
+
+
 def test_an_unknown_figure_suggests_the_nearest(capsys: pytest.CaptureFixture) -> None:
     assert main(["reproduce", "fig-weigths-limit"]) == 2
     assert "Did you mean 'fig-weights-limit'?" in capsys.readouterr().err

@@ -90,6 +90,10 @@ def _theory(options: argparse.Namespace) -> None:
     from orderdp.report import theory_figures, toy
     from orderdp.report.tables import show
 
+    if options.list:
+        text = toy.DESCRIPTION if options.id == "table-toy" else theory_figures.FIGURES[options.id][0]
+        say(f"{options.id}: {text}. It needs no runs, and takes seconds.")
+        return
     if options.id == "table-toy":
         for table in toy.tables():
             show(*table)
