@@ -215,6 +215,24 @@ def test_a_checkpoint_of_other_settings_is_refused_with_the_difference(tmp_path:
         training(replace(BASE, lr=0.3), tmp_path).run()
 
 
+@pytest.mark.parametrize("how", ["cut short", "empty", "without its counts", "of another model"])
+def test_a_checkpoint_that_cannot_be_gone_on_with_says_what_to_do(tmp_path: Path, how: str) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        training(BASE, tmp_path, watch=StopAfter(3)).run()
+    file = tmp_path / "checkpoint.pt"
+    state = torch.load(file, weights_only=True)
+    if how in ("cut short", "empty"):
+        file.write_bytes(file.read_bytes()[: file.stat().st_size // 2] if how == "cut short" else b"")
+    elif how == "without its counts":
+        torch.save({name: value for name, value in state.items() if name != "counts"}, file)
+    else:
+        torch.save({**state, "model": {"weight": torch.zeros(2)}}, file)
+    with pytest.raises(StateError, match=r"checkpoint\.pt' cannot be gone on with: .* Remove it to train this run"):
+        training(BASE, tmp_path).run()
+    file.unlink()
+    assert training(BASE, tmp_path).run()["status"] == "done"
+
+
 def test_a_run_that_diverges_is_marked_failed(tmp_path: Path) -> None:
     summary = training(replace(BASE, lr=1e30, schedule="constant"), tmp_path).run()
     assert summary["status"] == "failed"

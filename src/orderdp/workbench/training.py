@@ -38,6 +38,10 @@ class DivergedError(Exception):
     """The loss is no number any more; the run is over."""
 
 
+class _OtherSettingsError(StateError):
+    """The checkpoint is whole, and of another run."""
+
+
 class SingleSampleError(Exception):
     """A batch is a single sample, and the model cannot be trained on one; the run is over."""
 
@@ -321,10 +325,21 @@ class Training:
             left.unlink(missing_ok=True)
         if not path.exists():
             return
-        state = load_checkpoint(path)
+        try:
+            self._take_up(load_checkpoint(path))
+        except (KeyError, TypeError, RuntimeError, StateError) as error:
+            if isinstance(error, _OtherSettingsError):
+                raise
+            reason = str(error).strip().partition("\n")[0]
+            raise StateError(
+                f"the checkpoint {str(path)!r} cannot be gone on with: it is damaged, or of another version or model "
+                f"({reason}). Remove it to train this run from its beginning."
+            ) from error
+
+    def _take_up(self, state: dict[str, Any]) -> None:
         changed = self.settings.differences(state["settings"])
         if changed:
-            raise StateError(
+            raise _OtherSettingsError(
                 f"the checkpoint in {self.folder} is of a run with other settings: {'; '.join(changed)}. "
                 "Resume with the settings it had, or use another folder."
             )
