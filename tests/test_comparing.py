@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -16,11 +17,13 @@ import numpy as np
 import pytest
 
 from orderdp.cli import main
-from orderdp.errors import ConfigError, StateError
+from orderdp.errors import ConfigError, DatasetError, StateError
+from orderdp.workbench import comparing
 from orderdp.workbench.comparing import Place, compare_all, finished, remember_settings
 from orderdp.workbench.grid import Contender, grid, parse_contender
 from orderdp.workbench.locking import alone_in
 from orderdp.workbench.lossless import find_lossless, possible_ratios
+from orderdp.workbench.plugins import from_outside
 from orderdp.workbench.progress import show_progress
 from orderdp.workbench.records import Run, read_run, read_runs
 from orderdp.workbench.running import Runner
@@ -168,6 +171,56 @@ def test_ctrl_c_saves_says_how_to_go_on_and_exits_with_130(tmp_path: Path) -> No
     assert list(tmp_path.glob("runs/*/checkpoint.pt"))
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_several_at_a_time_end_with_the_process_that_started_them(tmp_path: Path, number: int) -> None:
+    arguments = ["--policies", "full", "--no-controls", "--seeds", "0,1", "--jobs", "2", "--epochs", "100000"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "orderdp", "compare", *SMALL, *arguments, "--out", str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    try:
+        for seed in (0, 1):
+            _wait_for_epochs(tmp_path, f"full-seed{seed}-*", process)
+        process.send_signal(number)  # to it alone: the others are not told by a terminal
+        output, errors = process.communicate(timeout=180)  # the pipes are closed when the last of them has ended
+    finally:
+        process.kill()
+    assert process.returncode == {signal.SIGTERM: -signal.SIGTERM, signal.SIGINT: 130}[number], errors
+    assert "Traceback" not in errors
+    assert ("Interrupted; saved." in output) == (number == signal.SIGINT)
+    folders = sorted((tmp_path / "runs").iterdir())
+    assert len(folders) == 2
+    for folder in folders:
+        assert (folder / "checkpoint.pt").exists()
+        with alone_in(folder):
+            assert read_run(folder).summary is None
+
+
+def _wait_for_epochs(folder: Path, name: str, process: subprocess.Popen) -> None:
+    for _ in range(15000):
+        if any(b'"epoch"' in file.read_bytes() for file in folder.glob(f"runs/{name}/records.jsonl")):
+            return
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.02)
+    raise AssertionError("no records came")
+
+
+def test_a_process_that_is_killed_while_it_trains_is_said_in_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(comparing, "_run_here", _die)
+    with pytest.raises(StateError, match="ended from outside, perhaps because memory was short"):
+        list(compare_all([BASE], Place(tmp_path, device="cpu", threads=1), jobs=2))
+
+
+def _die(settings: Settings, place: Place) -> None:
+    os._exit(137)
+
+
 def test_two_processes_do_not_train_the_same_run(tmp_path: Path) -> None:
     runner = Runner(tmp_path, device="cpu")
     runner.folder(BASE).mkdir(parents=True)
@@ -264,6 +317,20 @@ def test_a_task_of_ones_own_is_trained_and_compared(tmp_path: Path, capsys: pyte
     }
 
 
+def test_a_file_may_have_the_name_of_a_module_that_is_loaded_already(tmp_path: Path) -> None:
+    for folder, found in ((tmp_path, 1), (tmp_path / "sub", 2)):
+        folder.mkdir(exist_ok=True)
+        (folder / "random.py").write_text(f"def make():\n    return {found}\n")
+        assert from_outside(f"{folder}/random.py:make", "task")() == found
+    assert random.random() < 1  # Python's own is still there
+
+
+@pytest.mark.parametrize("place", ["..mine:make", ".mine:make", ":make", "mine:", "mine"])
+def test_a_place_that_is_none_is_said(place: str) -> None:
+    with pytest.raises(ConfigError, match="must be given as module:name"):
+        from_outside(place, "task")
+
+
 def test_train_refuses_what_is_there_and_resumes_it_when_asked(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -347,6 +414,10 @@ def test_find_lossless_says_what_it_tried_and_found(tmp_path: Path, capsys: pyte
         (["compare", "--data", "digits", "--policies", "el2n:epoch=20"], "Give --proxy-epochs 20."),
         (["compare", "--data", "digits", "--policies", "own-scores"], "needs scores made elsewhere"),
         (["compare", "--data", "digits", "--threads", "0"], "--threads must be at least 1"),
+        (["compare", "--data", "digits", "--checkpoint-seconds", "nan"], "--checkpoint-seconds must be a number"),
+        (["compare", "--data", "digits", "--prune-ratios", ""], "at least one prune ratio"),
+        (["compare", "--data", "digits", "--prune-ratios", "", "--no-controls"], "at least one prune ratio"),
+        (["train", "--data", "digits", "--policy", "el2n"], "'el2n' needs a prune ratio"),
         (["train", "--data", "digits", "--prune-ratio", "0.3", "--width", "-1"], "width must be a whole number"),
         (["train", "--data", "digits", "--prune-ratio", "0.3", "--seed", str(2**70)], "below 2**64"),
         (["train", "--data", "digits", "--prune-ratio", "0.3", "--nesterov", "--momentum", "0"], "which is 0"),
@@ -359,6 +430,72 @@ def test_bad_usage_is_said_before_anything_is_trained(
     assert main([*arguments, "--out", str(tmp_path / "out")]) == 2
     assert complaint in capsys.readouterr().err
     assert not list(tmp_path.glob("out/runs/*/records.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("written", "complaint"),
+    [
+        ('augment = "no"', "augment must be true or false, got 'no'"),
+        ("policy_parameters = 3", "policy_parameters must be names with values, got 3"),
+        ("policy_parameters = { prune_ratio = 0.3 }", "'prune_ratio' is the ratio of 'orderdp'"),
+        ('policy = "kakurenbo"\npolicy_parameters = { fraction = 0.3 }', "'fraction' is the ratio of 'kakurenbo'"),
+        ('policy = "full"\npolicy_parameters = { tau = 1 }', "'full' is all data and takes no parameters, got tau"),
+    ],
+)
+def test_a_file_is_held_to_what_the_command_line_is(
+    written: str, complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run.toml").write_text(f"prune_ratio = 0.4\n{written}\n")
+    options = ["--config", str(tmp_path / "run.toml"), "--out", str(tmp_path / "out")]
+    assert main(["train", *SMALL, *options]) == 2
+    assert complaint in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("body", "complaint"),
+    [
+        ("return torch.tensor(1.0)", r"a number for each sample of the batch, got shape \(\)"),
+        ("return 1.0", "a number for each sample of the batch, got float"),
+        ("return torch.ones(len(batch[0]), 2)", "a number for each sample of the batch, got shape"),
+    ],
+)
+def test_a_metric_that_is_none_of_each_sample_is_refused(tmp_path: Path, body: str, complaint: str) -> None:
+    place = _task(tmp_path, f"    def metric(self, model, batch):\n        {body}\n")
+    with pytest.raises(ConfigError, match=complaint):
+        Runner(tmp_path / "out", device="cpu").run(Settings(task=place, policy="full", epochs=1))
+
+
+def test_an_empty_test_set_is_no_accuracy_of_nought(tmp_path: Path) -> None:
+    empty = "torch.utils.data.TensorDataset(torch.empty(0, 5), torch.empty(0))"
+    place = _task(tmp_path, f"    def __init__(self):\n        super().__init__()\n        self.test_set = {empty}\n")
+    with pytest.raises(DatasetError, match="the test set must have samples, got none"):
+        Runner(tmp_path / "out", device="cpu").run(Settings(task=place, policy="full", epochs=1))
+
+
+def test_a_metric_that_is_no_number_is_said_and_the_other_runs_go_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = _task(tmp_path, "    def metric(self, model, batch):\n        return batch[1] * float('nan')\n")
+    options = ["--task", place, "--epochs", "1", "--device", "cpu", "--threads", "1", "--out", str(tmp_path / "out")]
+    assert main(["compare", *options, "--policies", "full", "--no-controls", "--seeds", "0,1"]) == 0
+    said = capsys.readouterr().out
+    assert "full data, seed 0: its metric is no number, 0.0% fewer samples" in said
+    assert "full data, seed 1: its metric is no number" in said
+    assert main(["train", *options, "--policy", "full", "--resume"]) == 0
+    assert "This run is finished already: its metric is no number" in capsys.readouterr().out
+
+
+def _task(folder: Path, changes: str) -> str:
+    """A task in a file of its own, with something changed."""
+    name = f"task_{folder.name}"
+    (folder / f"{name}.py").write_text(
+        "import torch\n"
+        "from examples.own_task import make as plain\n"
+        f"class Changed(type(plain())):\n{changes}\n"
+        "def make():\n    return Changed()\n"
+    )
+    return f"{folder / name}.py:make"
 
 
 def test_a_folder_that_cannot_be_written_to_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

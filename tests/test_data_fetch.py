@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import gzip
 import os
 import stat
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from orderdp.workbench.data import download as downloading
 from orderdp.workbench.data.catalogue import KNOWN, DebianPackage, Download, NpmPackage
 from orderdp.workbench.data.checksums import sha256
 from orderdp.workbench.data.download import UnavailableError, download
+from orderdp.workbench.locking import in_turn
 from tests import data_support as made
 
 
@@ -404,3 +407,33 @@ def test_a_data_set_without_its_last_file_is_fetched_again(server, tmp_path, mon
     (home / "t10k-labels-idx1-ubyte").unlink()
     fetch("tiny")
     assert {path.name for path in home.iterdir()} == set(files)
+
+
+def test_who_comes_second_waits_and_finds_it_there(server, tmp_path, monkeypatch) -> None:
+    files = made.idx_files()
+    server.files.update({f"{name}.gz": gzip.compress(data) for name, data in files.items()})
+    source = Download("a server", tuple(f"{server.url}/{name}.gz" for name in files))
+    register(monkeypatch, made.tiny(files, source))
+    home = tmp_path / "cache" / "tiny"
+    home.mkdir(parents=True)
+    (home / ".fetching-killed").mkdir()  # left by a kill
+    said: dict[int, list[str]] = {0: [], 1: []}
+    waits = threading.Event()
+
+    def tell(number: int, text: str) -> None:
+        said[number].append(text)
+        if text.startswith("Another process is fetching tiny"):
+            waits.set()
+
+    threads = [
+        threading.Thread(target=fetch, args=("tiny",), kwargs={"progress": partial(tell, number)}) for number in (0, 1)
+    ]
+    with in_turn(home, lambda: None):
+        threads[0].start()
+        assert waits.wait(20)
+        threads[1].start()
+    for thread in threads:
+        thread.join(20)
+        assert not thread.is_alive()
+    assert {path.name: path.read_bytes() for path in home.iterdir()} == files
+    assert sum("Trying a server ..." in lines for lines in said.values()) == 1

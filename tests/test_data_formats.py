@@ -248,11 +248,22 @@ def test_floats_of_any_shape_stay_as_they_are_with_a_mean_for_each_feature(tmp_p
     assert data.std == pytest.approx([*exact.std(0)[:3], 1.0], rel=1e-6)
 
 
+def test_an_empty_archive_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "cifar-10-binary.tar.gz").write_bytes(b"")
+    with pytest.raises(DatasetError, match="must be a whole tar archive") as caught:
+        load(tmp_path / "cifar-10-binary.tar.gz")
+    assert "\n" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"y_train": np.zeros(7, int)}, "y_train must have a label for each of the 8 samples of x, got 7"),
         ({"y_train": np.zeros(8)}, "y_train must be whole numbers from 0, one a sample, got float64"),
+        ({"y_train": np.full(8, 10**12)}, "y_train must be the classes' numbers, counted from 0, got one of"),
+        ({"y_train": np.full(8, 2**63, np.uint64)}, "y_train must be the classes' numbers"),
+        ({"x_train": np.zeros((8, 0)), "x_test": np.zeros((3, 0))}, "x_train must have at least one number a sample"),
+        ({"class_names": np.array("cat")}, "there must be .* class names, got 1"),
         ({"y_test": np.array([0, -1, 1])}, "y_test must be whole numbers from 0"),
         ({"y_test": np.zeros((3, 2), int)}, r"got int64 of shape \(3, 2\)"),
         ({"x_test": np.zeros((3, 7, 5), np.uint8)}, "training and test samples must be alike"),

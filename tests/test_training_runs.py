@@ -20,6 +20,7 @@ from orderdp.workbench.image_task import ImageTask
 from orderdp.workbench.interrupting import uninterrupted
 from orderdp.workbench.mixing import cutmix
 from orderdp.workbench.records import read_run
+from orderdp.workbench.running import Runner
 from orderdp.workbench.settings import PRESETS, Settings, preset_values, read_config
 from orderdp.workbench.stopwatch import Stopwatch
 from orderdp.workbench.training import Training
@@ -239,11 +240,42 @@ def test_a_checkpoint_of_other_settings_is_refused_with_the_difference(tmp_path:
         training(replace(BASE, lr=0.3), tmp_path).run()
 
 
+@pytest.mark.parametrize("how", ["cut short", "empty", "without its counts", "of another model"])
+def test_a_checkpoint_that_cannot_be_gone_on_with_says_what_to_do(tmp_path: Path, how: str) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        training(BASE, tmp_path, watch=StopAfter(3)).run()
+    file = tmp_path / "checkpoint.pt"
+    state = torch.load(file, weights_only=True)
+    if how in ("cut short", "empty"):
+        file.write_bytes(file.read_bytes()[: file.stat().st_size // 2] if how == "cut short" else b"")
+    elif how == "without its counts":
+        torch.save({name: value for name, value in state.items() if name != "counts"}, file)
+    else:
+        torch.save({**state, "model": {"weight": torch.zeros(2)}}, file)
+    with pytest.raises(StateError, match=r"checkpoint\.pt' cannot be gone on with: .* Remove it to train this run"):
+        training(BASE, tmp_path).run()
+    file.unlink()
+    assert training(BASE, tmp_path).run()["status"] == "done"
+
+
 def test_a_run_that_diverges_is_marked_failed(tmp_path: Path) -> None:
     summary = training(replace(BASE, lr=1e30, schedule="constant"), tmp_path).run()
     assert summary["status"] == "failed"
     assert "NaN" in summary["reason"] or "nan" in summary["reason"] or "inf" in summary["reason"]
     assert read_run(tmp_path).failed
+
+
+def test_a_batch_of_one_sample_fails_a_run_of_batch_normalisation_and_says_why(tmp_path: Path) -> None:
+    settings = replace(BASE, data="digits?train=129&test=50", model="cnn", width=4, policy="full", prune_ratio=None)
+    summary = Runner(tmp_path, device="cpu").run(settings)
+    assert summary["status"] == "failed"
+    assert "the last batch of epoch 1 is a single sample" in summary["reason"]
+
+
+def test_what_a_kill_left_of_a_checkpoint_is_removed(tmp_path: Path) -> None:
+    (tmp_path / ".checkpoint.pt.123.tmp").write_bytes(b"half")
+    training(replace(BASE, epochs=1), tmp_path).run()
+    assert not list(tmp_path.glob(".checkpoint.pt.*"))
 
 
 def test_accumulated_batches_make_the_step_of_one_large_batch(tmp_path: Path) -> None:
@@ -335,6 +367,10 @@ def test_settings_out_of_a_file(tmp_path: Path) -> None:
         {"label_smoothing": 1.0},
         {"policy": "reduced", "prune_ratio": None},
         {"accumulate": True},
+        {"augment": "no"},
+        {"nesterov": 1},
+        {"task": 5},
+        {"policy_parameters": 3},
     ],
     ids=str,
 )

@@ -105,7 +105,9 @@ def _check_folder(options: argparse.Namespace, settings: Settings) -> None:
 
 
 def _told(summary: dict[str, object] | None) -> str:
+    from orderdp.workbench.progress import result
+
     assert summary is not None
     if summary["status"] != "done":
         return f"it failed, {summary['reason']}."
-    return f"{summary['metric']:.2f} %, {summary['saved']:.1%} fewer samples."
+    return f"{result(summary)}."

@@ -6,13 +6,14 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from orderdp.errors import ConfigError, RecordError
+from orderdp.errors import ConfigError, RecordError, StateError
 from orderdp.policies.kit import count_kept
 from orderdp.pruner import Pruner
 from orderdp.replacing import write_text
@@ -22,6 +23,7 @@ from orderdp.workbench.running import Runner, make_folder
 from orderdp.workbench.settings import VARIED, Settings
 from orderdp.workbench.static import is_static
 from orderdp.workbench.training import policy_of
+from orderdp.workbench.workers import follow, saving_at_the_end
 
 __all__ = ["Place", "check_runs", "compare_all", "finished", "remember_settings"]
 
@@ -42,6 +44,8 @@ class Place(NamedTuple):
 
     def runner(self) -> Runner:
         """Who runs them."""
+        if not self.checkpoint_seconds >= 0:  # nor NaN, which would mean never
+            raise ConfigError(f"--checkpoint-seconds must be a number, at least 0, got {self.checkpoint_seconds}.")
         if self.threads is not None:
             if self.threads < 1:
                 raise ConfigError(f"--threads must be at least 1, got {self.threads}.")
@@ -139,7 +143,13 @@ def compare_all(
 def _several(
     waiting: list[Settings], place: Place, jobs: int, watch: Callable[[Settings, float, int, float | None], None]
 ) -> Iterator[tuple[Settings, dict[str, Any]]]:
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+    context = get_context("spawn")
+    listening, line = context.Pipe(duplex=False)
+    with (
+        listening,
+        line,
+        ProcessPoolExecutor(jobs, mp_context=context, initializer=follow, initargs=(listening,)) as pool,
+    ):
         pending: dict[Future[dict[str, Any]], Settings] = {}
         queue = iter(waiting)
         try:
@@ -153,13 +163,20 @@ def _several(
                     _tell(run, place, watch)
                 for future in done:
                     yield pending.pop(future), future.result()
+        except BrokenProcessPool:
+            raise StateError(
+                "a process that was training has been ended from outside, perhaps because memory was short. What the "
+                "others had is saved. Go on with the same command; fewer --jobs need less memory."
+            ) from None
         except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
+            line.close()  # which ends the others, as soon as they have saved
+            pool.shutdown(cancel_futures=True)
             raise
 
 
 def _run_here(settings: Settings, place: Place) -> dict[str, Any]:
-    return place.runner().run(settings)
+    with saving_at_the_end() as watch:
+        return place.runner().run(settings, watch)
 
 
 def _tell(run: Settings, place: Place, watch: Callable[[Settings, float, int, float | None], None]) -> None:

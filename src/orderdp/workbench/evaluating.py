@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from orderdp.errors import ConfigError, DatasetError
 from orderdp.workbench.settings import Settings
 from orderdp.workbench.task import Task
 
@@ -32,10 +33,23 @@ def evaluate(model: nn.Module, task: Task, settings: Settings, device: torch.dev
     total, count = 0.0, 0
     with torch.no_grad(), precision(settings, device):
         for batch in _test_batches(task, settings):
-            values = task.metric(model, batch)
+            values = _checked(task.metric(model, batch))
             total += values.double().sum().item()
             count += len(values)
-    return Judgement(100 * total / max(1, count), count)
+    if count == 0:
+        raise DatasetError("the test set must have samples, got none: there is nothing to test the model on.")
+    return Judgement(100 * total / count, count)
+
+
+def _checked(values: Any) -> torch.Tensor:
+    """A number for each sample, or an error: the mean over batches of unequal size would be another number."""
+    if not isinstance(values, torch.Tensor) or values.ndim == 0 or values.numel() != len(values):
+        got = f"shape {tuple(values.shape)}" if isinstance(values, torch.Tensor) else f"{type(values).__name__}"
+        raise ConfigError(
+            f"a task's metric must return a tensor with a number for each sample of the batch, got {got}. Leave the "
+            "mean to the workbench."
+        )
+    return values
 
 
 def precision(settings: Settings, device: torch.device) -> AbstractContextManager[Any]:

@@ -13,7 +13,15 @@ from orderdp.policies.ratios import ratio_name
 from orderdp.policies.registry import NAMES
 from orderdp.workbench.settings import CONTROLS, Settings
 
-__all__ = ["DEFAULT_POLICIES", "Contender", "grid", "parse_contender", "split_outside_brackets", "takes_ratio"]
+__all__ = [
+    "DEFAULT_POLICIES",
+    "Contender",
+    "check_parameters",
+    "grid",
+    "parse_contender",
+    "split_outside_brackets",
+    "takes_ratio",
+]
 
 DEFAULT_POLICIES = ("full", "reduced", "random", "infobatch", "orderdp")
 
@@ -48,11 +56,12 @@ def parse_contender(text: str, names: Collection[str] | None = None, what: str =
         if not equals:
             raise ConfigError(f"parameters of a policy are written name:key=value, got {part!r} in {text!r}.")
         parameters[key.strip().replace("-", "_")] = _value(value.strip())
-    _check_parameters(name, parameters)
+    check_parameters(name, parameters)
     return Contender(name, parameters)
 
 
-def _check_parameters(name: str, parameters: dict[str, Any]) -> None:
+def check_parameters(name: str, parameters: dict[str, Any]) -> None:
+    """Raises where a control has parameters, or where the ratio is among them."""
     if name in CONTROLS and parameters:
         raise ConfigError(f"{name!r} is all data and takes no parameters, got {', '.join(parameters)}.")
     ratio = {"prune_ratio", ratio_name(NAMES.get(name))} & set(parameters)
@@ -85,6 +94,8 @@ def grid(
     """
     if not contenders or not seeds:
         raise ConfigError("a comparison needs at least one policy and one seed.")
+    if not ratios and any(takes_ratio(contender) for contender in contenders):
+        raise ConfigError("a comparison needs at least one prune ratio for policies that have one, got none.")
     wanted = list(contenders)
     if controls:
         named = {contender.policy for contender in wanted}

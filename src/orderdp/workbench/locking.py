@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from orderdp.errors import StateError
 
-__all__ = ["alone_in"]
+__all__ = ["alone_in", "in_turn"]
 
 
 @contextmanager
@@ -27,3 +28,26 @@ def alone_in(folder: Path) -> Iterator[None]:
                 f"another process is training in {str(folder)!r}. Wait for it, stop it, or choose another --out."
             ) from None
         yield
+
+
+@contextmanager
+def in_turn(folder: Path, wait: Callable[[], None]) -> Iterator[None]:
+    """Holds the folder, after another process that does has let it go; `wait` is called where there is one.
+
+    Nothing is left in the folder: it is locked itself.
+    """
+    try:
+        import fcntl
+    except ImportError:  # no such locks on this system
+        yield
+        return
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            wait()
+            fcntl.flock(opened, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(opened)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any
 
 from orderdp.workbench.settings import Settings
 
-__all__ = ["Progress", "show_progress"]
+__all__ = ["Progress", "result", "show_progress"]
 
 _EVERY = 10.0  # seconds between plain lines
 
@@ -119,7 +119,13 @@ def _outcome(run: Settings, summary: dict[str, Any]) -> str:
     if summary["status"] != "done":
         return f"{name}: failed, {summary.get('reason')}"
     seconds = sum(summary[f"{part}_seconds"] for part in ("training", "selection", "overhead"))
-    return f"{name}: {summary['metric']:.2f} %, {summary['saved']:.1%} fewer samples, {_duration(seconds)}"
+    return f"{name}: {result(summary)}, {_duration(seconds)}"
+
+
+def result(summary: Mapping[str, Any]) -> str:
+    """What came out of a run that is done: its metric, which may be no number, and what it saved."""
+    metric = "its metric is no number" if summary["metric"] is None else f"{summary['metric']:.2f} %"
+    return f"{metric}, {summary['saved']:.1%} fewer samples"
 
 
 def _duration(seconds: float) -> str:

@@ -13,6 +13,7 @@ from orderdp.coresets.registry import build
 from orderdp.errors import ConfigError
 from orderdp.naming import checked_name
 from orderdp.workbench.diagnosing import Closeness
+from orderdp.workbench.grid import check_parameters
 from orderdp.workbench.learning_rates import SCHEDULES
 from orderdp.workbench.locking import alone_in
 from orderdp.workbench.optimisers import OPTIMISERS
@@ -28,6 +29,7 @@ _DATA_KEPT = 2  # what is trained on, and a further test set
 
 def check(settings: Settings) -> None:
     """Raises what would go wrong later, before anything is spent."""
+    check_parameters(settings.policy, settings.policy_parameters)
     checked_name(settings.optimiser, OPTIMISERS, "optimiser")
     checked_name(settings.schedule, SCHEDULES, "learning-rate schedule")
     if is_static(settings.policy):
@@ -37,6 +39,8 @@ def check(settings: Settings) -> None:
 
 
 def _check_static(settings: Settings) -> None:
+    if settings.prune_ratio is None:
+        raise ConfigError(f"the static method {settings.policy!r} needs a prune ratio.")
     needs = build(settings.policy, **settings.policy_parameters).needs
     if needs.scores:
         raise ConfigError(

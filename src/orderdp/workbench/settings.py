@@ -95,6 +95,13 @@ class Settings:
         for name in ("data", "model", "policy", "optimiser", "schedule"):
             if not isinstance(getattr(self, name), str):
                 raise ConfigError(f"{name} must be a name, got {getattr(self, name)!r}.")
+        if self.task is not None and not isinstance(self.task, str):
+            raise ConfigError(f"task must be module:factory, got {self.task!r}.")
+        for name in ("nesterov", "augment", "average", "amp", "channels_last", "compile"):
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigError(f"{name} must be true or false, got {getattr(self, name)!r}.")
+        if not isinstance(self.policy_parameters, Mapping):
+            raise ConfigError(f"policy_parameters must be names with values, got {self.policy_parameters!r}.")
         if not is_count(self.seed, least=0) or self.seed >= 1 << 64:
             raise ConfigError(f"seed must be a whole number, at least 0 and below 2**64, got {self.seed!r}.")
         if self.width is not None and not is_count(self.width):

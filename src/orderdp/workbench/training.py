@@ -26,7 +26,7 @@ from orderdp.workbench.static import StaticChoice
 from orderdp.workbench.stopwatch import NOT_COUNTED, PARTS, Stopwatch
 from orderdp.workbench.task import Losses, Task, task_batches
 
-__all__ = ["MODEL_FILE", "DivergedError", "Training", "policy_of"]
+__all__ = ["MODEL_FILE", "DivergedError", "SingleSampleError", "Training", "policy_of"]
 
 MODEL_FILE = "model.pt"
 """The trained weights, in the folder of a run that is done."""
@@ -37,6 +37,14 @@ _COUNTS = ("batch", "recorded", "samples", "loss_count", "metric")
 
 class DivergedError(Exception):
     """The loss is no number any more; the run is over."""
+
+
+class _OtherSettingsError(StateError):
+    """The checkpoint is whole, and of another run."""
+
+
+class SingleSampleError(Exception):
+    """A batch is a single sample, and the model cannot be trained on one; the run is over."""
 
 
 def policy_of(settings: Settings) -> Policy:
@@ -129,7 +137,7 @@ class Training:
                 self._end_pending_epoch()
                 while self._pruner.epoch < self.settings.epochs_run:
                     self._train_epoch()
-            except (DivergedError, NonFiniteLossError) as error:
+            except (DivergedError, SingleSampleError, NonFiniteLossError) as error:
                 return self._finish("failed", str(error))
             except KeyboardInterrupt:
                 if not self._in_step:  # else what is there does not fit together, and the last checkpoint does
@@ -181,7 +189,7 @@ class Training:
             index, batch = next(batches, (None, None))
             if index is None:
                 return False
-            found = self._learner.losses(batch)
+            found = self._losses(index, batch)
             forward = time.perf_counter() - begun - (getattr(self._task, "index_seconds", 0.0) - waited)
             loss = self._pruner.update(index, found.losses.float(), found.scores, **self._told(found))
             begun = time.perf_counter()
@@ -197,6 +205,17 @@ class Training:
             self._samples += len(index)
             self._batch += 1
         return True
+
+    def _losses(self, index: torch.Tensor, batch: Any) -> Losses:
+        try:
+            return self._learner.losses(batch)
+        except ValueError as error:
+            if len(index) > 1 or "more than 1 value per channel" not in str(error):
+                raise
+            raise SingleSampleError(
+                f"the last batch of epoch {self._pruner.epoch + 1} is a single sample, on which batch normalisation "
+                "cannot be trained; another batch size would help"
+            ) from None
 
     def _told(self, found: Losses) -> dict[str, Any]:
         """What the policy wants to know besides losses."""
@@ -300,12 +319,25 @@ class Training:
     def _resume(self) -> None:
         """Goes on from the checkpoint, if there is one."""
         path = self.folder / _CHECKPOINT
+        for left in self.folder.glob(f".{_CHECKPOINT}.*.tmp"):  # by a kill while a checkpoint was written
+            left.unlink(missing_ok=True)
         if not path.exists():
             return
-        state = load_checkpoint(path)
+        try:
+            self._take_up(load_checkpoint(path))
+        except (KeyError, TypeError, RuntimeError, StateError) as error:
+            if isinstance(error, _OtherSettingsError):
+                raise
+            reason = str(error).strip().partition("\n")[0]
+            raise StateError(
+                f"the checkpoint {str(path)!r} cannot be gone on with: it is damaged, or of another version or model "
+                f"({reason}). Remove it to train this run from its beginning."
+            ) from error
+
+    def _take_up(self, state: dict[str, Any]) -> None:
         changed = self.settings.differences(state["settings"])
         if changed:
-            raise StateError(
+            raise _OtherSettingsError(
                 f"the checkpoint in {self.folder} is of a run with other settings: {'; '.join(changed)}. "
                 "Resume with the settings it had, or use another folder."
             )

@@ -22,6 +22,7 @@ from orderdp.workbench.data.packages import get_debian_package, get_npm_package
 from orderdp.workbench.data.places import home_of
 from orderdp.workbench.data.shelves import open_shelf
 from orderdp.workbench.data.writing import made_folder, write_whole, writing_to
+from orderdp.workbench.locking import in_turn
 
 __all__ = ["fetch", "fetch_command"]
 
@@ -71,6 +72,15 @@ def fetch_known(data: Known, home: Path, say: Say, timeout: float) -> Path:
         say(f"{data.name} is there already, and its checksums are right.")
         return home
     made_folder(home)
+    with in_turn(home, lambda: say(f"Another process is fetching {data.name}; waiting for it ...")):
+        if not is_whole(data, home):
+            _fill(data, home, say, timeout)
+    return home
+
+
+def _fill(data: Known, home: Path, say: Say, timeout: float) -> None:
+    for left in home.glob(".fetching-*"):  # by a kill; nobody else is here
+        shutil.rmtree(left, ignore_errors=True)
     reasons = []
     for source in data.sources:
         say(f"Trying {source.title} ...")
@@ -83,7 +93,7 @@ def fetch_known(data: Known, home: Path, say: Say, timeout: float) -> Path:
         for file, content in files.items():
             write_whole(home / file, content)
         shutil.rmtree(_downloads(home), ignore_errors=True)
-        return home
+        return
     with suppress(OSError):
         _downloads(home).rmdir()  # only where it is empty: what came in part is kept for the next try
     raise DatasetError(

@@ -19,6 +19,7 @@ __all__ = ["KEYS", "data_from_arrays", "read_npz", "samples"]
 KEYS = ("x_train", "y_train", "x_test", "y_test")
 
 _CHANNELS = (1, 3, 4)
+_MOST_CLASSES = 1 << 31  # a model has an output for each
 
 
 def read_npz(path: Path) -> ImageData:
@@ -30,7 +31,7 @@ def read_npz(path: Path) -> ImageData:
             f"{path} must have the arrays {', '.join(KEYS)}; missing: {', '.join(missing)}; there are: "
             f"{', '.join(stored) or 'none'}. Write it with np.savez(path, x_train=..., ...)."
         )
-    names = tuple(str(name) for name in stored["class_names"]) if "class_names" in stored else None
+    names = tuple(str(name) for name in np.atleast_1d(stored["class_names"])) if "class_names" in stored else None
     return data_from_arrays(path.name, [stored[key] for key in KEYS], names, source=str(path))
 
 
@@ -73,6 +74,8 @@ def samples(values: np.ndarray, what: str) -> torch.Tensor:
     """Samples as a model takes them: uint8 images with their channels first, or float32 of any shape."""
     if values.ndim < 2 or values.dtype.kind not in "biuf":
         raise DatasetError(f"{what} must be numbers of shape (n, ...), got {values.dtype} of shape {values.shape}.")
+    if len(values) and values.size == 0:
+        raise DatasetError(f"{what} must have at least one number a sample, got shape {values.shape}.")
     is_image = values.dtype == np.uint8 and values.ndim in (3, 4)
     if is_image and values.ndim == 3:
         values = values[:, None]
@@ -91,6 +94,11 @@ def _split(values: np.ndarray, labels: np.ndarray, values_name: str, labels_name
     if flat.ndim != 1 or not np.issubdtype(flat.dtype, np.integer) or (len(flat) and int(flat.min()) < 0):
         raise DatasetError(
             f"{labels_name} must be whole numbers from 0, one a sample, got {labels.dtype} of shape {labels.shape}."
+        )
+    if len(flat) and int(flat.max()) >= _MOST_CLASSES:
+        raise DatasetError(
+            f"{labels_name} must be the classes' numbers, counted from 0, got one of {int(flat.max()):,}. Number the "
+            "classes that there are."
         )
     if len(flat) != len(values):
         raise DatasetError(

@@ -82,8 +82,8 @@ class ArchiveShelf:
                         found.setdefault(name, None)
         except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile, ValueError) as error:
             raise DatasetError(
-                f"{self.path} must be a whole tar archive, but reading it failed: {error}. It may have been cut short; "
-                "get it again."
+                f"{self.path} must be a whole tar archive, but reading it failed: {_first_line(error)}. It may have "
+                "been cut short; get it again."
             ) from None
         return found
 
@@ -111,3 +111,8 @@ def unzipped(name: str, data: bytes, path: Path) -> bytes:
             f"{path / name} must be a whole gzip file, but decompressing it failed: {error}. It may have been cut "
             "short; get it again."
         ) from None
+
+
+def _first_line(error: Exception) -> str:
+    """What it says; where no kind of archive fits, it goes on with all that were tried."""
+    return str(error).partition("\n")[0].rstrip(":")
