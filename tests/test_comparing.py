@@ -140,7 +140,7 @@ def test_killed_at_any_moment_it_goes_on_and_ends_like_an_undisturbed_one(tmp_pa
 
 
 def _wait_for_records(folder: Path, more_than: int, process: subprocess.Popen) -> None:
-    for _ in range(3000):
+    for _ in range(15000):
         lines = sum(len(file.read_bytes().splitlines()) for file in folder.glob("runs/*/records.jsonl"))
         if lines > more_than:
             return
