@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -117,3 +118,24 @@ def train_on_digits(policy: orderdp.Policy, seed: int = 0) -> float:
         x, y = test_set.tensors
         with torch.no_grad():
             return (model(x).argmax(1) == y).float().mean().item()
+
+
+class _OnCard(torch.Tensor):
+    """A stand-in for a tensor in the memory of a card: numpy cannot have it before it is copied."""
+
+    def numpy(self, *arguments: Any, **options: Any) -> np.ndarray:
+        raise TypeError("can't convert a tensor on a card to numpy")
+
+    __array__ = numpy
+
+    def cpu(self, *arguments: Any, **options: Any) -> torch.Tensor:
+        return self.as_subclass(torch.Tensor)
+
+
+def as_on_a_card(state: Any) -> Any:
+    """The state as ``torch.load(path, map_location="cuda")`` would give it."""
+    if isinstance(state, torch.Tensor):
+        return state.as_subclass(_OnCard)
+    if isinstance(state, dict):
+        return {name: as_on_a_card(value) for name, value in state.items()}
+    return type(state)(map(as_on_a_card, state)) if isinstance(state, list | tuple) else state

@@ -16,7 +16,7 @@ from orderdp.errors import GroupError, StateError, UnsyncedStateWarning
 from orderdp.policies import UCB, InfoBatch
 from tests import distributed_work
 from tests.ranks import MemoryRank, all_fine, in_processes, in_threads
-from tests.support import fake_losses
+from tests.support import as_on_a_card, fake_losses
 from tests.test_bad_input import assert_same_state
 from tests.test_distributed_rules import Remembering, assert_same_contents, contents, go_through
 
@@ -195,6 +195,9 @@ def test_the_parts_of_all_ranks_make_the_state_that_sync_would_have(policy: Any,
     pruner.load_state_dict([saved(part) for part in reversed(parts)])
     other.load_state_dict(whole)
     assert_same_state(pruner.state_dict(), other.state_dict())
+    of_a_card = Pruner(policy, N)
+    of_a_card.load_state_dict(as_on_a_card(parts))
+    assert_same_state(of_a_card.state_dict(), other.state_dict())
 
 
 def test_parts_of_ranks_that_wrote_the_same_rows_are_merged_as_sync_would() -> None:

@@ -15,6 +15,7 @@ from orderdp import OrderDP, Pruner
 from orderdp.errors import GroupError, StateError
 from orderdp.sharded import load_parts, save_parts
 from tests.ranks import FullRank, MemoryRank, all_fine, in_threads
+from tests.support import as_on_a_card
 from tests.test_sharded import N, pruner_on, skewed_losses
 
 STEP = 12  # over all ranks; 54 are kept
@@ -91,6 +92,23 @@ def test_as_many_ranks_go_on_as_if_nothing_had_happened(world: int, steps: int, 
         for column, again in zip(table[:2], table_again[:2], strict=True):
             assert torch.equal(column, again)
         assert table[2] == table_again[2]
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 2), (2, 3)])
+def test_parts_may_have_been_loaded_to_a_card(before: int, after: int) -> None:
+    _, parts = begun(before, 5)
+
+    def resumed(given: Any) -> Any:
+        def work(rank: MemoryRank) -> Any:
+            pruner = pruner_on(rank)
+            pruner.load_state_dict(given)
+            visited = train(pruner, after)
+            pruner.sync()
+            return visited, pruner.scores.tolist()
+
+        return run(after, work)
+
+    assert resumed(as_on_a_card(parts)) == resumed(parts)
 
 
 @pytest.mark.parametrize("sharding", ["exact", "stratified"])

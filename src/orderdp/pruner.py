@@ -23,6 +23,7 @@ from orderdp.policy import Policy, describe
 from orderdp.readings import Readings
 from orderdp.sampling import PrunedBatchSampler, PrunedSampler
 from orderdp.scores import ScoreTable
+from orderdp.state import on_host
 from orderdp.team import TeamOptions
 from orderdp.timeline import Timeline
 
@@ -293,6 +294,7 @@ class Pruner(Readings):
                 on each of them.
         """
         try:
+            state = on_host(state)
             check_origin(state, self.policy, self.n)
             whole = self._timeline.whole(state)
             self._table.check_state(whole["table"])

@@ -16,7 +16,7 @@ import torch
 from orderdp.errors import StateError
 from orderdp.replacing import flushed
 
-__all__ = ["load_checkpoint", "save_checkpoint"]
+__all__ = ["load_checkpoint", "on_host", "save_checkpoint"]
 
 # What reading bytes that are no checkpoint, or a damaged one, ends in.
 _UNREADABLE = (
@@ -76,6 +76,17 @@ def load_checkpoint(path: str | os.PathLike[str], map_location: Any = "cpu", *, 
         ) from error
     if not isinstance(state, dict):
         raise StateError(f"{os.fspath(path)!r} must hold a dict, it holds {type(state).__name__}. Use another one.")
+    return state
+
+
+def on_host(state: Any) -> Any:
+    """The same, with all tensors in the memory of the host: a checkpoint may have been loaded to a device."""
+    if isinstance(state, torch.Tensor):
+        return state.cpu()
+    if isinstance(state, Mapping):
+        return {name: on_host(value) for name, value in state.items()}
+    if isinstance(state, list | tuple):
+        return type(state)([on_host(value) for value in state])
     return state
 
 

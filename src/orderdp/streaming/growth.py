@@ -16,6 +16,7 @@ from orderdp.policies.function_policy import Fixed
 from orderdp.policy import Context, Policy, Selection, Table, describe, nominal_ratio, size_bounds
 from orderdp.pruner import Pruner
 from orderdp.scores import mean_age
+from orderdp.state import on_host
 from orderdp.streaming.roster import LiveTable, Roster
 
 __all__ = ["GrowingPruner"]
@@ -152,6 +153,7 @@ class GrowingPruner(Pruner):
                 "state_dict(), and load one of them."
             )
         try:
+            state = on_host(state)
             longer = _lengthened(state, self.n, self._table.declared)
             roster = Roster.from_state(state["roster"], self.n)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
