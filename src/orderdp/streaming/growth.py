@@ -153,9 +153,9 @@ class GrowingPruner(Pruner):
                 "state_dict(), and load one of them."
             )
         try:
-            state = on_host(state)
-            longer = _lengthened(state, self.n, self._table.declared)
-            roster = Roster.from_state(state["roster"], self.n)
+            here: dict[str, Any] = on_host(state)
+            longer = _lengthened(here, self.n, self._table.declared)
+            roster = Roster.from_state(here["roster"], self.n)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             if isinstance(error, StateError):
                 raise
