@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 import numpy as np
@@ -317,12 +318,18 @@ def test_a_task_of_ones_own_is_trained_and_compared(tmp_path: Path, capsys: pyte
     }
 
 
-def test_a_file_may_have_the_name_of_a_module_that_is_loaded_already(tmp_path: Path) -> None:
+def test_a_file_may_have_the_name_of_a_module_that_is_loaded_already(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
     for folder, found in ((tmp_path, 1), (tmp_path / "sub", 2)):
         folder.mkdir(exist_ok=True)
         (folder / "random.py").write_text(f"def make():\n    return {found}\n")
         assert from_outside(f"{folder}/random.py:make", "task")() == found
     assert random.random() < 1  # Python's own is still there
+    found_later = PathFinder.find_spec("random", sys.path)  # by a process that is started with this path
+    assert found_later is not None
+    assert found_later.origin == random.__file__
 
 
 @pytest.mark.parametrize("place", ["..mine:make", ".mine:make", ":make", "mine:", "mine"])

@@ -33,6 +33,9 @@ def from_outside(place: str, what: str) -> Callable[..., Any]:
     try:
         module = importlib.import_module(module_name)
         if path is not None and not _is_from(module, path):
+            # First it would hide the other module from processes that are started later.
+            sys.path.remove(folder)
+            sys.path.append(folder)
             module = _taken_from(path)
     except ModuleNotFoundError as error:
         raise ConfigError(f"the module of {what} {place!r} cannot be imported: {error}.") from None
