@@ -31,7 +31,7 @@ def alone_in(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def in_turn(folder: Path, wait: Callable[[], None]) -> Iterator[None]:
+def in_turn(folder: Path, wait: Callable[[], None] = lambda: None) -> Iterator[None]:
     """Holds the folder, after another process that does has let it go; `wait` is called where there is one.
 
     Nothing is left in the folder: it is locked itself.

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,8 +16,10 @@ from torch import nn
 
 from orderdp import Policy, Selection
 from orderdp.coresets import NAMES, Proxy, run
+from orderdp.coresets.registry import build
 from orderdp.errors import ConfigError, StateError
 from orderdp.policies import Fixed
+from orderdp.workbench.locking import in_turn
 from orderdp.workbench.settings import Settings
 from orderdp.workbench.task import Task
 
@@ -52,9 +56,12 @@ def choose(settings: Settings, task: Task, folder: Path, proxies: Path, device: 
         raise ConfigError(f"the static method {settings.policy!r} needs a prune ratio.")
     file = folder / _FILE
     if not file.exists():
-        proxy = make_proxy(settings, task, proxies, device)
-        outcome = run(settings.policy, proxy, settings.prune_ratio, seed=settings.seed, **settings.policy_parameters)
-        outcome.save(file)
+        with _proxy_to_itself(settings, proxies):
+            proxy = make_proxy(settings, task, proxies, device)
+            outcome = run(
+                settings.policy, proxy, settings.prune_ratio, seed=settings.seed, **settings.policy_parameters
+            )
+            outcome.save(file)
     try:
         with open(file, "rb") as opened, np.load(opened, allow_pickle=False) as found:
             weights = found["weights"] if "weights" in found.files else None
@@ -66,8 +73,6 @@ def choose(settings: Settings, task: Task, folder: Path, proxies: Path, device: 
 
 def make_proxy(settings: Settings, task: Task, proxies: Path | None, device: torch.device) -> Proxy:
     """The proxy of these settings; what is trained and recorded stays in a folder of its own, or goes with it."""
-    own = {name: value for name, value in settings.as_dict().items() if name in _PROXY_FIELDS}
-    digest = hashlib.blake2b(json.dumps(own, sort_keys=True).encode(), digest_size=4).hexdigest()
     plain = getattr(task, "plain_training_data", None)
     return Proxy(
         lambda: _fresh(task),
@@ -75,10 +80,27 @@ def make_proxy(settings: Settings, task: Task, proxies: Path | None, device: tor
         labels=getattr(task, "labels", None),
         epochs=settings.proxy_epochs,
         inits=settings.proxy_inits,
-        cache=None if proxies is None else proxies / digest,
+        cache=None if proxies is None else _cache(settings, proxies),
         device=device,
         seed=settings.seed,
     )
+
+
+@contextmanager
+def _proxy_to_itself(settings: Settings, proxies: Path) -> Iterator[None]:
+    """Waits for runs that train the same proxy at the same time: it is trained once, and found with what that took."""
+    if build(settings.policy, **settings.policy_parameters).needs.nothing:
+        yield
+        return
+    shared = _cache(settings, proxies)
+    shared.mkdir(parents=True, exist_ok=True)
+    with in_turn(shared):
+        yield
+
+
+def _cache(settings: Settings, proxies: Path) -> Path:
+    own = {name: value for name, value in settings.as_dict().items() if name in _PROXY_FIELDS}
+    return proxies / hashlib.blake2b(json.dumps(own, sort_keys=True).encode(), digest_size=4).hexdigest()
 
 
 def _fresh(task: Task) -> nn.Module:
