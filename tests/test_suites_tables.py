@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from orderdp.errors import RecordError
+from orderdp.report import suite_charts
 from orderdp.report.suite_charts import draw
 from orderdp.report.suite_output import markdown
 from orderdp.workbench.reading import Run
@@ -15,7 +16,7 @@ from orderdp.workbench.suites import SUITES, Method, Part, Suite
 from orderdp.workbench.suites.measured import PartResults, measure, read_part
 from orderdp.workbench.suites.printed import Number
 from orderdp.workbench.suites.recipes import FULL, INFOBATCH, ORDERDP, RANDOM
-from orderdp.workbench.suites.stages import FIFTHS, QUARTERS, over_stages
+from orderdp.workbench.suites.stages import FIFTHS, QUARTERS, StagePoint, over_stages
 from orderdp.workbench.suites.suite import Planned
 
 BASE = {"data": "digits", "model": "mlp", "epochs": 10}
@@ -407,3 +408,13 @@ def test_a_figure_has_the_methods_of_both_sides_in_the_order_of_the_table() -> N
 def test_a_part_that_has_not_run_is_told(tmp_path) -> None:
     with pytest.raises(RecordError, match="there are no records of full data"):
         read_part(part(FULL), tmp_path)
+
+
+@pytest.mark.parametrize(("largest", "kind"), [(9.0, None), (4e8, "log")])
+def test_a_method_that_broke_down_does_not_hide_the_others(largest: float, kind: str | None) -> None:
+    numbers = {"Full data": Number(0.7, 0.1), "InfoBatch": Number(largest, 2 * largest)}
+    points = [StagePoint("gradient norm", name, "100%", "here", number) for name, number in numbers.items()]
+    drawn = suite_charts._stage_panel(points, "gradient norm, here", "gradient norm").to_dict()
+    assert {layer["encoding"]["y"]["scale"].get("type") for layer in drawn["layer"]} == {kind}
+    lows = [value["low"] for value in drawn["data"]["values"]]
+    assert (min(lows) > 0) == (kind == "log")  # a logarithm has no room for less

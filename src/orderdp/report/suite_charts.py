@@ -138,7 +138,11 @@ def _stage_panel(points: Sequence[StagePoint], title: str, axis: str) -> Any:
         x=alt.X("stage:N", title="share of the epochs", sort=stages, axis=alt.Axis(labelAngle=0)),
         color=by_method(dict.fromkeys(point.method for point in points)),
     )
-    scale = alt.Scale(zero=False)
+    least = min(value["y"] for value in values)
+    wide = 0 < 1000 * least < max(value["y"] for value in values)  # one that broke down would hide all others
+    scale = alt.Scale(type="log") if wide else alt.Scale(zero=False)
+    for value in values if wide else ():
+        value["low"] = max(value["low"], least / 2)
     y = alt.Y("y:Q", title=axis, scale=scale)
     line, dots = base.mark_line().encode(y=y, **dash), base.mark_point(filled=True, size=35, opacity=1).encode(y=y)
     bars = base.mark_rule(opacity=0.5).encode(y=alt.Y("low:Q", title=axis, scale=scale), y2="high:Q")

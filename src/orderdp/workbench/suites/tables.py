@@ -26,6 +26,7 @@ __all__ = [
 
 NOTHING = "–"  # noqa: RUF001
 _PAPER = "  paper"
+_HUGE = 1e5  # norms of gradients where training breaks down
 
 
 def accuracy_tables(suite: Suite, parts: Sequence[PartResults]) -> list[Table]:
@@ -108,9 +109,11 @@ def paper_name(suite: Suite, group: str) -> str:
 def spread(value: float, deviation: float | None, digits: int = 2) -> str:
     """A number with its deviation.
 
-    >>> spread(90.704, 0.118), spread(0.5, None)
-    ('90.70±0.12', '0.50')
+    >>> spread(90.704, 0.118), spread(0.5, None), spread(1.2e8, 2.1e8)
+    ('90.70±0.12', '0.50', '1.2e+08±2.1e+08')
     """
+    if abs(value) >= _HUGE:
+        return f"{value:.1e}" + ("" if deviation is None else f"±{deviation:.1e}")
     return f"{value:.{digits}f}" + ("" if deviation is None else f"±{deviation:.{digits}f}")
 
 
