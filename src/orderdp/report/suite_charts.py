@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -118,13 +119,16 @@ def _stability(suite: Suite, parts: Sequence[PartResults]) -> Any:
 
 def _stage_panel(points: Sequence[StagePoint], title: str, axis: str) -> Any:
     alt = altair()
+    found = [point.number.value for point in points]
+    wide = 0 < 1000 * min(found) < max(found)  # one that broke down would hide all others
+    lowest = min(found) / 2 if wide else -math.inf  # a logarithm has no room for less than nothing
     values = [
         {
             "method": point.method,
             "stage": point.stage,
             "who": "here" if point.who == "here" else "in the paper",
             "y": point.number.value,
-            "low": point.number.value - (point.number.deviation or 0.0),
+            "low": max(lowest, point.number.value - (point.number.deviation or 0.0)),
             "high": point.number.value + (point.number.deviation or 0.0),
         }
         for point in points
@@ -138,11 +142,7 @@ def _stage_panel(points: Sequence[StagePoint], title: str, axis: str) -> Any:
         x=alt.X("stage:N", title="share of the epochs", sort=stages, axis=alt.Axis(labelAngle=0)),
         color=by_method(dict.fromkeys(point.method for point in points)),
     )
-    least = min(value["y"] for value in values)
-    wide = 0 < 1000 * least < max(value["y"] for value in values)  # one that broke down would hide all others
     scale = alt.Scale(type="log") if wide else alt.Scale(zero=False)
-    for value in values if wide else ():
-        value["low"] = max(value["low"], least / 2)
     y = alt.Y("y:Q", title=axis, scale=scale)
     line, dots = base.mark_line().encode(y=y, **dash), base.mark_point(filled=True, size=35, opacity=1).encode(y=y)
     bars = base.mark_rule(opacity=0.5).encode(y=alt.Y("low:Q", title=axis, scale=scale), y2="high:Q")
