@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from orderdp import load_checkpoint
-from orderdp.workbench.global_generators import GlobalGenerators
+from orderdp.global_generators import GlobalGenerators
 from orderdp.workbench.models import build_model
 from tests.test_training_runs import BASE, training
 

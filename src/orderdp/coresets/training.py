@@ -13,6 +13,7 @@ from torch import nn
 from orderdp.checks import checked_seed
 from orderdp.coresets.samples import Samples
 from orderdp.errors import ConfigError
+from orderdp.global_generators import GlobalGenerators
 from orderdp.planning import check_batch_size, check_ratio
 from orderdp.randomness import generator, key64
 
@@ -76,12 +77,7 @@ def own_generators(seed: int, *tags: int | str, device: torch.device) -> Iterato
     have them depend on a seed.
     """
     key = key64(seed, *tags) >> 1
-    devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
-        torch.default_generator.manual_seed(key)
-        if devices:
-            with torch.cuda.device(device):
-                torch.cuda.manual_seed(key)
+    with GlobalGenerators.seeded(key, device).used(device):
         yield
 
 

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from orderdp.errors import ConfigError
+from orderdp.global_generators import GlobalGenerators
 from orderdp.naming import checked_name
-from orderdp.workbench.global_generators import GlobalGenerators
 from orderdp.workbench.plugins import from_outside
 from orderdp.workbench.resnet import resnet18, resnet50
 from orderdp.workbench.vit import CompactViT

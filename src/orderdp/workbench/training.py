@@ -13,10 +13,10 @@ import torch
 
 from orderdp import Policy, Pruner, load_checkpoint, save_checkpoint
 from orderdp.errors import ConfigError, NonFiniteLossError, OrderDPWarning, StateError, UnknownSizeError
+from orderdp.global_generators import GlobalGenerators
 from orderdp.policies import FullData, build_at
 from orderdp.workbench.board import Board
 from orderdp.workbench.diagnosing import Closeness, Diagnosis
-from orderdp.workbench.global_generators import GlobalGenerators
 from orderdp.workbench.host import describe_host, versions
 from orderdp.workbench.interrupting import uninterrupted
 from orderdp.workbench.learner import Learner
