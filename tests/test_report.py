@@ -24,6 +24,7 @@ from orderdp.report.run_data import time_unit, usage_shares
 from orderdp.report.run_tables import headline
 from orderdp.report.series import series
 from orderdp.report.tables import show
+from orderdp.report.terminal import show_comparison
 from orderdp.workbench.records import Run, RunLog
 from orderdp.workbench.statistics import compare
 from tests.runs import EPOCH, full, random, reduced, run, start, write
@@ -341,6 +342,21 @@ def test_a_task_of_ones_own_is_called_by_its_name(tmp_path: Path) -> None:
     text = markdown_report(write(tmp_path, runs))
     assert "### own.py:make" in text
     assert "digits" not in text
+
+
+def test_a_metric_is_called_what_its_task_calls_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = [full(60.0, task="own.py:make"), run(61.0, task="own.py:make")]
+    for each in runs:
+        each.summary = {**(each.summary or {}), "metric_name": "mIoU"}
+    show_comparison("own.py:make", compare(runs), print)
+    shown = capsys.readouterr().out
+    written = Page(write_report(write(tmp_path, runs)))
+    axes = json.dumps(written.specs)
+    for text in (shown, markdown_report(tmp_path), written.text):
+        assert "mIoU %" in text
+        assert "ccuracy" not in text
+    assert "mIoU (%)" in axes
+    assert "ccuracy (%)" not in axes
 
 
 def test_square_brackets_in_a_table_are_no_markup(capsys: pytest.CaptureFixture[str]) -> None:

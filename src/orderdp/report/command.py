@@ -11,8 +11,8 @@ from orderdp.naming import checked_name
 from orderdp.report.charts import save
 from orderdp.report.page import write_report
 from orderdp.report.run_charts import charts
-from orderdp.report.run_facts import counted_out, task_name, tasks
-from orderdp.report.run_tables import COLUMNS, COLUMNS_WITHOUT_TIME, Cell, Column, headline
+from orderdp.report.run_facts import counted_out, in_percent, metric_name, task_name, tasks
+from orderdp.report.run_tables import Cell, Column, columns, headline
 from orderdp.workbench.reading import Run, read_runs, with_further_tests
 from orderdp.workbench.statistics import Row, compare
 
@@ -60,14 +60,14 @@ def markdown_report(directory: str | os.PathLike[str]) -> str:
 
 def markdown_of(runs: list[Run], *, times: bool = True) -> str:
     """The same of runs that were read already; without times where a machine had other work to do."""
-    columns = COLUMNS if times else COLUMNS_WITHOUT_TIME
     by_task = tasks(compare(runs))
     parts = []
     for rows in by_task:
         title = f"### {_escaped(task_name(rows, by_task))}"
         first, *more = map(_escaped, headline(rows, times=times))
+        shown = columns(in_percent(metric_name(rows)), times=times)
         troubled = [f"- {run['state']}: {_escaped(run['text'])}" for run in counted_out(rows)]
-        parts += [title, " ".join([f"**{first}**", *more]), _table(rows, columns), "\n".join(troubled)]
+        parts += [title, " ".join([f"**{first}**", *more]), _table(rows, shown), "\n".join(troubled)]
     return "\n\n".join(part for part in parts if part)
 
 

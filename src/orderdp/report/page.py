@@ -15,8 +15,19 @@ from typing import Any
 from orderdp.replacing import write_text
 from orderdp.report.charts import altair
 from orderdp.report.run_charts import Chart, charts
-from orderdp.report.run_facts import commands, counted_out, is_further_test, run_list, shared_settings, task_name, tasks
-from orderdp.report.run_tables import COLUMNS, headline
+from orderdp.report.run_facts import (
+    as_title,
+    commands,
+    counted_out,
+    in_percent,
+    is_further_test,
+    metric_name,
+    run_list,
+    shared_settings,
+    task_name,
+    tasks,
+)
+from orderdp.report.run_tables import columns, headline
 from orderdp.report.series import series
 from orderdp.workbench.reading import Run, read_runs, with_further_tests
 from orderdp.workbench.statistics import Row, compare
@@ -60,7 +71,6 @@ def page(runs: list[Run], directory: str) -> str:
         directory=directory,
         written=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         tasks=shown,
-        columns=COLUMNS,
         runs=run_list(runs),
         commands=commands(runs),
         shared=shared_settings(runs),
@@ -74,12 +84,14 @@ def page(runs: list[Run], directory: str) -> str:
 def _task(rows: list[Row], by_task: list[list[Row]], prefix: str, specs: dict[str, Any]) -> dict[str, Any]:
     """What the page shows of one task; the charts' descriptions are added to `specs`."""
     looks = series(rows)
+    metric = metric_name(rows)
+    shown = columns(in_percent(metric))
     return {
         "name": task_name(rows, by_task),
         "headline": headline(rows),
-        "rows": [
-            {"colour": looks[row.label].colour, "cells": [column.cell(row) for column in COLUMNS]} for row in rows
-        ],
+        "metric": as_title(metric),
+        "columns": shown,
+        "rows": [{"colour": looks[row.label].colour, "cells": [column.cell(row) for column in shown]} for row in rows],
         "troubled": counted_out(rows),
         "charts": [_figure(chart, prefix, specs) for chart in charts(rows, width="container")],
     }

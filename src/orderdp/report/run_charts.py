@@ -11,7 +11,7 @@ from orderdp.report import run_data
 from orderdp.report.chart_parts import colour, dashes, legend, tip
 from orderdp.report.charts import altair
 from orderdp.report.diagnosed import words_for
-from orderdp.report.run_facts import is_further_test
+from orderdp.report.run_facts import as_title, is_further_test, metric_name
 from orderdp.report.series import Series, series
 from orderdp.workbench.statistics import Row
 
@@ -68,14 +68,15 @@ def _sized(chart: Chart, width: int | str) -> Chart:
 
 def _all(rows: Sequence[Row], looks: dict[str, Series]) -> Iterator[Chart]:
     points = run_data.final_points(rows, looks)
-    yield _chart("accuracy", "Accuracy against what is left out", _ACCURACY, _accuracy, points, looks)
+    metric = metric_name(rows)
+    yield _chart("accuracy", f"{as_title(metric)} against what is left out", _FINAL, _final, points, looks, metric)
     if is_further_test(rows):
         return  # the rest is about the training, and stands there
     learning = run_data.curves(rows, looks, lambda epoch: epoch.get("metric"))
     unit, unit_name = run_data.time_unit(point["seconds"] for point in learning)
     learning = [{**point, "spent": round(point["seconds"] / unit, 4)} for point in learning]
-    yield _chart("time-to-accuracy", "Time to accuracy", _TIME, _time_to, learning, looks, unit_name)
-    yield _chart("learning-curves", "Learning curves", _LEARNING, _learning, learning, looks)
+    yield _chart("time-to-accuracy", f"Time to {metric}", _TIME, _time_to, learning, looks, metric, unit_name)
+    yield _chart("learning-curves", "Learning curves", _LEARNING, _learning, learning, looks, metric)
     yield _chart("cost", "Where the time goes", _COST, _cost, run_data.cost_parts(rows, looks), looks)
     yield _chart("usage", "How often samples are used", _USAGE, _usage, run_data.usage_shares(rows, looks), looks)
     for place, name in enumerate(run_data.diagnostic_names(rows), start=1):
@@ -85,9 +86,9 @@ def _all(rows: Sequence[Row], looks: dict[str, Series]) -> Iterator[Chart]:
         yield _chart(file_name, title, text, _diagnostic, found, looks, title[:1].lower() + title[1:])
 
 
-_ACCURACY = "Final accuracy, mean and standard deviation over seeds; the dashed line is full data."
-_TIME = "Accuracy over the time spent on training, selection and overhead; evaluation is not counted."
-_LEARNING = "Test accuracy after each epoch, mean and standard deviation over seeds. The steep beginning is cut off."
+_FINAL = "After the last epoch, mean and standard deviation over seeds; the dashed line is full data."
+_TIME = "Over the time spent on training, selection and overhead; evaluation is not counted."
+_LEARNING = "On the test set after each epoch, mean and standard deviation over seeds. The steep beginning is cut off."
 _COST = "Mean over seeds, per run."
 _USAGE = "Share of the samples that were trained on so many times. Full data uses each one once an epoch."
 
@@ -98,12 +99,12 @@ def _chart(name: str, title: str, text: str, draw: Any, numbers: run_data.Number
     return Chart(name, title, text, draw(numbers, *rest))
 
 
-def _accuracy(points: run_data.Numbers, looks: dict[str, Series]) -> Any:
+def _final(points: run_data.Numbers, looks: dict[str, Series], metric: str) -> Any:
     alt = altair()
     by_method, pick, opacity = colour(points, looks)
     x = alt.X("x:Q", title="samples really left out (%)", scale=alt.Scale(nice=False, padding=15))
-    y = alt.Y("y:Q", title="accuracy (%)", scale=alt.Scale(zero=False, padding=12))
-    tooltip = [tip("label:N", "method"), tip("y:Q", "accuracy (%)", ".2f"), tip("x:Q", "left out (%)", ".1f")]
+    y = alt.Y("y:Q", title=f"{metric} (%)", scale=alt.Scale(zero=False, padding=12))
+    tooltip = [tip("label:N", "method"), tip("y:Q", f"{metric} (%)", ".2f"), tip("x:Q", "left out (%)", ".1f")]
     tooltip += [tip("asked:N", "asked for"), tip("deviation:Q", "deviation", ".2f"), tip("seeds:Q", "seeds")]
     methods = list(dict.fromkeys(point["method"] for point in points))
     reference = alt.Chart(alt.Data(values=[point for point in points if point["policy"] == "full"][:1]))
@@ -119,15 +120,15 @@ def _accuracy(points: run_data.Numbers, looks: dict[str, Series]) -> Any:
     return alt.layer(*layers, height=_HEIGHT)
 
 
-def _time_to(points: run_data.Numbers, looks: dict[str, Series], unit: str) -> Any:
+def _time_to(points: run_data.Numbers, looks: dict[str, Series], metric: str, unit: str) -> Any:
     alt = altair()
     x = alt.X("spent:Q", title=f"training time so far ({unit})", scale=alt.Scale(nice=False))
-    line, dots, _ = _curves(points, looks, x, alt.Y("y:Q", title="accuracy (%)", scale=_from_first_quarter(points)))
+    line, dots, _ = _curves(points, looks, x, alt.Y("y:Q", title=f"{metric} (%)", scale=_from_first_quarter(points)))
     return alt.layer(line, dots, height=_HEIGHT)
 
 
-def _learning(points: run_data.Numbers, looks: dict[str, Series]) -> Any:
-    return _over_epochs(points, looks, "accuracy (%)", _from_first_quarter(points))
+def _learning(points: run_data.Numbers, looks: dict[str, Series], metric: str) -> Any:
+    return _over_epochs(points, looks, f"{metric} (%)", _from_first_quarter(points))
 
 
 def _diagnostic(points: run_data.Numbers, looks: dict[str, Series], title: str) -> Any:

@@ -10,7 +10,18 @@ from orderdp.workbench.reading import Run
 from orderdp.workbench.settings import planned_epochs
 from orderdp.workbench.statistics import Row
 
-__all__ = ["commands", "counted_out", "is_further_test", "run_list", "shared_settings", "task_name", "tasks"]
+__all__ = [
+    "as_title",
+    "commands",
+    "counted_out",
+    "in_percent",
+    "is_further_test",
+    "metric_name",
+    "run_list",
+    "shared_settings",
+    "task_name",
+    "tasks",
+]
 
 
 def tasks(rows: Sequence[Row]) -> list[list[Row]]:
@@ -34,6 +45,30 @@ def task_name(rows: Sequence[Row], all_tasks: Sequence[Sequence[Row]]) -> str:
         if field not in ("data", "model", "task") and any(other[field] != task[field] for other in others)
     ]
     return ", ".join([name or "runs", *special])
+
+
+def metric_name(rows: Sequence[Row]) -> str:
+    """What the task calls its metric; accuracy where nothing was recorded."""
+    summaries = (run.summary or {} for row in rows for run in row.runs)
+    return next((str(summary["metric_name"]) for summary in summaries if summary.get("metric_name")), "accuracy")
+
+
+def in_percent(metric: str) -> str:
+    """The metric with its unit, which must not look like a part of the name.
+
+    >>> in_percent("accuracy"), in_percent("within 0.1")
+    ('accuracy %', 'within 0.1 (%)')
+    """
+    return f"{metric} %" if metric[-1:].isalpha() else f"{metric} (%)"
+
+
+def as_title(metric: str) -> str:
+    """The metric's name where a sentence begins; one that has its own capitals keeps them.
+
+    >>> as_title("accuracy"), as_title("mIoU")
+    ('Accuracy', 'mIoU')
+    """
+    return metric[:1].upper() + metric[1:] if metric.islower() else metric
 
 
 def is_further_test(rows: Sequence[Row]) -> bool:

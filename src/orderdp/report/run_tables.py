@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from orderdp.report.run_facts import as_title
 from orderdp.workbench.intervals import Difference
 from orderdp.workbench.statistics import Row
 
-__all__ = ["COLUMNS", "COLUMNS_WITHOUT_TIME", "Cell", "Column", "duration", "headline", "note"]
+__all__ = ["Cell", "Column", "columns", "duration", "headline", "note"]
 
 _NOTHING = "–"  # noqa: RUF001
 _CONTROLS = ("full", "reduced", "random")
@@ -35,6 +36,25 @@ class Column:
     title: str
     cell: Callable[[Row], Cell]
     numeric: bool = True
+
+
+def columns(metric: str, *, times: bool = True) -> tuple[Column, ...]:
+    """The table's columns.
+
+    Args:
+        metric: What it is called, with its unit.
+        times: Whether time is among them; not for runs on a machine that had other work to do.
+    """
+    return (
+        Column("Method", lambda row: Cell(row.label, note(row), row.label), numeric=False),
+        Column(as_title(metric), _metric),
+        Column("Samples saved", _saved),
+        *([Column("Time saved", _time)] if times else []),
+        Column("Against full data", lambda row: _difference(row.against_full)),
+        Column("Against fewer epochs", lambda row: _difference(row.against_reduced)),
+        Column("Against random", lambda row: _difference(row.against_random)),
+        Column("Verdict", lambda row: Cell(row.verdict, order=row.verdict), numeric=False),
+    )
 
 
 def headline(rows: Sequence[Row], *, times: bool = True) -> list[str]:
@@ -139,7 +159,7 @@ def note(row: Row) -> str:
     return ", ".join(parts)
 
 
-def _accuracy(row: Row) -> Cell:
+def _metric(row: Row) -> Cell:
     if row.metric is None:
         return Cell(_NOTHING)
     spread = "" if row.deviation is None else f" ± {row.deviation:.2f}"
@@ -160,20 +180,3 @@ def _difference(difference: Difference | None) -> Cell:
     if difference is None:
         return Cell(_NOTHING)
     return Cell(f"{difference.mean:+.2f}", _interval(difference), difference.mean)
-
-
-_TIME = Column("Time saved", _time)
-
-COLUMNS = (
-    Column("Method", lambda row: Cell(row.label, note(row), row.label), numeric=False),
-    Column("Accuracy %", _accuracy),
-    Column("Samples saved", _saved),
-    _TIME,
-    Column("Against full data", lambda row: _difference(row.against_full)),
-    Column("Against fewer epochs", lambda row: _difference(row.against_reduced)),
-    Column("Against random", lambda row: _difference(row.against_random)),
-    Column("Verdict", lambda row: Cell(row.verdict, order=row.verdict), numeric=False),
-)
-
-#: For runs on a machine that had other work to do.
-COLUMNS_WITHOUT_TIME = tuple(column for column in COLUMNS if column is not _TIME)

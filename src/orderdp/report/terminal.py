@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from orderdp.report.run_facts import in_percent, metric_name
 from orderdp.report.tables import show
 from orderdp.workbench.intervals import Difference
 from orderdp.workbench.statistics import Row
 
 __all__ = ["show_comparison"]
 
-_HEADER = ("", "accuracy %", "samples", "time", "vs full", "vs fewer", "vs random")
+_SAVED_AND_GAINED = ("samples", "time", "vs full", "vs fewer", "vs random")
 
 
 def show_comparison(title: str, rows: Sequence[Row], say: Callable[[str], None]) -> None:
@@ -21,10 +22,11 @@ def show_comparison(title: str, rows: Sequence[Row], say: Callable[[str], None])
         rows: The settings that were compared.
         say: Where sentences go.
     """
+    header = ("", in_percent(metric_name(rows)), *_SAVED_AND_GAINED)
     lines = [_line(row) for row in rows]
-    used = [place for place, name in enumerate(_HEADER) if place == 0 or any(line[place] for line in lines)]
+    used = [place for place, name in enumerate(header) if place == 0 or any(line[place] for line in lines)]
     shown = [[line[place] for place in used] for line in lines]
-    show(f"{title}: samples and time saved, points gained", [_HEADER[place] for place in used], shown, numbers=True)
+    show(f"{title}: samples and time saved, points gained", [header[place] for place in used], shown, numbers=True)
     for row in rows:
         if row.policy != "full":
             say(f"  {row.label}: {row.verdict}")
