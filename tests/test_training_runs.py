@@ -43,15 +43,15 @@ def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> boo
 
 
 class StopAfter:
-    """Ctrl-C after so many steps."""
+    """Ctrl-C after so many steps, or something else."""
 
-    def __init__(self, steps: int) -> None:
-        self.left = steps
+    def __init__(self, steps: int, error: type[BaseException] = KeyboardInterrupt) -> None:
+        self.left, self.error = steps, error
 
     def __call__(self, done: float, epochs: int, metric: float | None) -> None:
         self.left -= 1
         if self.left == 0:
-            raise KeyboardInterrupt
+            raise self.error
 
 
 def test_a_run_leaves_records_that_add_up(tmp_path: Path) -> None:
@@ -126,6 +126,12 @@ def test_an_interrupted_run_ends_with_the_weights_of_an_undisturbed_one(tmp_path
             assert resumed[field] == straight[field]
         first, second = read_run(folder).epochs, read_run(tmp_path / "straight").epochs
         assert [epoch["loss"] for epoch in first] == pytest.approx([epoch["loss"] for epoch in second])
+
+
+def test_a_run_whose_output_nobody_reads_any_more_is_saved(tmp_path: Path) -> None:
+    with pytest.raises(BrokenPipeError):
+        training(BASE, tmp_path, watch=StopAfter(6, BrokenPipeError)).run()
+    assert (tmp_path / "checkpoint.pt").exists()  # there was no end of an epoch that would have left one
 
 
 @pytest.mark.parametrize("steps", [12, 13, 14, 26, 27, 38, 39])

@@ -139,7 +139,7 @@ class Training:
                     self._train_epoch()
             except (DivergedError, SingleSampleError, NonFiniteLossError) as error:
                 return self._finish("failed", str(error))
-            except KeyboardInterrupt:
+            except (KeyboardInterrupt, BrokenPipeError):  # the second: nobody reads what is said of the progress
                 if not self._in_step:  # else what is there does not fit together, and the last checkpoint does
                     self._save()
                 raise
