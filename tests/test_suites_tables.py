@@ -18,6 +18,7 @@ from orderdp.workbench.suites.printed import Number
 from orderdp.workbench.suites.recipes import FULL, INFOBATCH, ORDERDP, RANDOM
 from orderdp.workbench.suites.stages import FIFTHS, QUARTERS, StagePoint, over_stages
 from orderdp.workbench.suites.suite import Planned
+from orderdp.workbench.suites.tables import NOTHING
 
 BASE = {"data": "digits", "model": "mlp", "epochs": 10}
 
@@ -103,6 +104,22 @@ def test_every_method_of_the_paper_is_run_at_its_scale() -> None:
         for made in suite.scales["paper"].parts:
             printed = set(suite.printed.values.get(made.beside, {}))
             assert printed <= {method.name for method in made.methods}
+
+
+def test_what_a_static_method_chose_with_is_part_of_what_it_cost() -> None:
+    el2n = Method("EL2N-2", "el2n", settings={"proxy_epochs": 20})
+    made = part(FULL, el2n, ORDERDP, seeds=2)
+    runs = [made_up(planned, 90.0, seconds=10.0 if planned.ratio else 20.0) for planned in made.runs()]
+    for run in runs:
+        if run.config["policy"] == "el2n":
+            run.summary = {**(run.summary or {}), "proxy_seconds": 14.0 + 2 * run.config["seed"]}
+    accuracy, costs = SUITES["table-static"].tables(SUITES["table-static"], [measure(made, runs)])
+    assert [row[0] for row in accuracy.rows] == ["Full data", "EL2N-2", "OrderDP"]
+    assert costs.rows == [
+        ("Full data", "", NOTHING, "20 s", "20 s", ""),
+        ("EL2N-2", "50 %", "15 s", "10 s", "25 s", "-25.0%"),
+        ("OrderDP", "50 %", NOTHING, "10 s", "10 s", "50.0%"),
+    ]
 
 
 # -- cells ----------------------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from orderdp.workbench.suites.recipes import (
     imagenet,
     smoke,
 )
+from orderdp.workbench.suites.static_tables import static_tables
 from orderdp.workbench.suites.suite import Method, Part, Scale, Suite
 from orderdp.workbench.suites.tables import accuracy_tables, cost_tables
 
@@ -111,7 +112,7 @@ _TABLE_STATIC = Suite(
             "Their cost is counted.",
         ),
     },
-    accuracy_tables,
+    static_tables,
     "gaps",
 )
 
