@@ -103,6 +103,33 @@ def test_a_table_may_be_about_a_further_test_set(monkeypatch: pytest.MonkeyPatch
     assert re.search(r"^\| OrderDP 40 % \(1 seed\) \| 69\.00", text, re.MULTILINE)
 
 
+def test_at_a_glance_the_best_of_the_others_leaves_out_as_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = {
+        "first": [written.full(90.0), written.run(89.0), written.random(88.0), written.reduced(87.0)],
+        "second": [
+            written.full(92.0, 1),
+            written.run(90.0, 1),
+            written.random(88.5, 1),
+            written.reduced(87.5, 1),
+            written.run(99.0, 1, policy="infobatch", label="saves less", saved=0.2),
+            written.run(89.5, 1, policy="ucb", label="UCB"),
+            written.run(89.9, 1, policy_parameters={"exploration": 1.0}, label="of the family"),
+        ],
+    }
+    monkeypatch.setattr(results, "read_runs", lambda folder: runs[folder.name])
+    page = "<!-- glance: first+second -->\nold\n<!-- end -->\n"
+    line = results.filled(page).splitlines()[4]
+    assert [cell.strip() for cell in line.strip("|").split("|")] == [
+        "digits, 40 %",
+        "91.00 ± 1.41 (2)",
+        "89.50 ± 0.71 (2)",
+        "-1.50 (-7.85 to 4.85)",
+        "87.25 ± 0.35 (2)",
+        "88.25 ± 0.35 (2)",
+        "ucb 89.50 (1)",
+    ]
+
+
 def test_the_tables_and_the_figure_of_a_suite_are_those_of_the_seeds_asked_for(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

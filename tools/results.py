@@ -14,7 +14,12 @@ The tables of one of the paper's suites, at the scale for two cores, stand betwe
     <!-- suite: table-cosine in dynamics seeds=0,1,2 -->
     <!-- end -->
 
-and the suite's figure is written to docs/results/figures.
+and the suite's figure is written to docs/results/figures. All studies at a glance, a data set each, stand between
+
+    <!-- glance: fashion-mnist+fashion-fresh cifar10 -->
+    <!-- end -->
+
+where studies that are joined by a plus are read as one.
 """
 
 from __future__ import annotations
@@ -34,6 +39,7 @@ from orderdp.workbench.reading import Run, read_runs, seen_by
 from orderdp.workbench.suites import SUITES
 from orderdp.workbench.suites.measured import PartResults, read_part
 from orderdp.workbench.suites.preparing import prepare
+from tools.glance import glance
 
 __all__ = ["FIGURES", "PAGES", "RECORDS", "commands", "draw_figures", "filled", "main"]
 
@@ -45,6 +51,7 @@ SCALE = "cpu"
 
 _TABLE = re.compile(r"(<!-- records: (\S+)(?: ratio=(\S+))?(?: test=(\S+))? -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 _SUITE = re.compile(r"(<!-- suite: (\S+) in (\S+)(?: seeds=(\S+))? -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+_GLANCE = re.compile(r"(<!-- glance: ([^\n]+?) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 _COMMAND = re.compile(r"^\$ (orderdp (?:[^\n]*\\\n)*[^\n]*)$", re.MULTILINE)
 
 
@@ -58,7 +65,7 @@ def filled(page: str) -> str:
 
     def table(match: re.Match[str]) -> str:
         head, study, ratio, test, _, end = match.groups()
-        runs = _seen_by(test, _at(ratio, read_runs(RECORDS / study)))
+        runs = _seen_by(test, _at(ratio, _runs(study)))
         return f"{head}\n{markdown_of(runs, times=False)}\n\n{end}"
 
     def tables(match: re.Match[str]) -> str:
@@ -66,7 +73,11 @@ def filled(page: str) -> str:
         lines = table_lines(SUITES[name].tables(SUITES[name], _measured(name, study, seeds)))
         return f"{head}\n{chr(10).join(lines)}\n{end}"
 
-    return _SUITE.sub(tables, _TABLE.sub(table, page))
+    def at_a_glance(match: re.Match[str]) -> str:
+        head, studies, _, end = match.groups()
+        return f"{head}\n{glance([_runs(study) for study in studies.split()])}\n\n{end}"
+
+    return _GLANCE.sub(at_a_glance, _SUITE.sub(tables, _TABLE.sub(table, page)))
 
 
 def draw_figures(page: str) -> None:
@@ -74,6 +85,10 @@ def draw_figures(page: str) -> None:
     for _, name, study, seeds, _, _ in _SUITE.findall(page):
         FIGURES.mkdir(exist_ok=True)
         save(draw(SUITES[name], _measured(name, study, seeds)), FIGURES / f"{name}.svg")
+
+
+def _runs(study: str) -> list[Run]:
+    return [run for part in study.split("+") for run in read_runs(RECORDS / part)]
 
 
 def _measured(name: str, study: str, seeds: str | None) -> list[PartResults]:
