@@ -23,6 +23,7 @@ from orderdp.errors import (
     NonFiniteLossWarning,
     StateError,
 )
+from orderdp.policies import ActiveBias, DynamicUncertainty, Kakurenbo
 from tests.support import KeepAll, Weighted, fake_losses, toy_dataset, train_epoch
 
 
@@ -89,7 +90,18 @@ def test_an_impossible_index_on_a_device_is_raised_at_the_next_draw() -> None:
     iter(pruner.sampler)
 
 
-@pytest.mark.parametrize("index", [[3, 1], np.array([3, 1]), np.array([3, 1], dtype=np.int32), torch.tensor([3, 1])])
+@pytest.mark.parametrize(
+    "index",
+    [
+        [3, 1],
+        np.array([3, 1]),
+        np.array([3, 1], dtype=np.int32),
+        np.array([1, 3])[::-1],
+        np.array([3, 1], dtype=">i8"),
+        torch.tensor([3, 1]),
+        torch.tensor([3, 1], dtype=torch.uint8),
+    ],
+)
 def test_indices_may_come_in_any_shape_people_have_them_in(index) -> None:
     pruner = Pruner(OrderDP(0.4), 10)
     pruner.update(index, torch.tensor([1.0, 2.0]))
@@ -150,6 +162,24 @@ def test_a_batch_loss_must_be_a_single_number() -> None:
 def test_what_a_policy_has_no_use_for_is_refused() -> None:
     with pytest.raises(FeedbackError, match="no use for 'correct'"):
         Pruner(OrderDP(0.4), 10).update(torch.tensor([0, 1]), torch.rand(2), correct=torch.ones(2))
+
+
+@pytest.mark.parametrize(
+    ("policy", "told", "message"),
+    [
+        (ActiveBias(0.4), {"probability": torch.rand(3, 1)}, r"Pass probability of shape \(3,\), not \(3, 1\)"),
+        (DynamicUncertainty(0.4), {"probability": torch.rand(3, 1)}, r"one value for each of the 3 samples"),
+        (Kakurenbo(0.4), {"correct": torch.ones(3), "confidence": torch.rand(3, 1)}, r"Pass confidence of shape"),
+        (ActiveBias(0.4), {"probability": [0.1, 0.2, 0.3]}, "probability must be a tensor .* got list"),
+        (ActiveBias(0.4), {"probability": np.ones(3)}, "probability must be a tensor .* got ndarray"),
+    ],
+)
+def test_what_a_policy_is_told_must_be_one_value_for_each_sample(policy: Any, told: dict, message: str) -> None:
+    pruner = Pruner(policy, 10)
+    before = state_of(pruner)
+    with pytest.raises(FeedbackError, match=message):
+        pruner.update(torch.tensor([0, 1, 2]), torch.tensor([1.0, 2.0, float("nan")]), **told)
+    assert_same_state(state_of(pruner), before)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])

@@ -97,6 +97,41 @@ def test_lengths_are_known_where_every_sample_is_visited_once() -> None:
         assert len(list(filtered)) == len(filtered)
 
 
+class ByLength(RandomSampler):
+    """Single indices, put in order by something that needs to know the batch size."""
+
+    batch_size = 7
+
+
+def test_a_sampler_of_single_indices_may_know_a_batch_size() -> None:
+    pruner = Pruner(OrderDP(0.4), 30)
+    filtered = pruner.filter(ByLength(range(30)))
+    loader = DataLoader(Indexed(range(30)), sampler=filtered, batch_size=7)
+    assert (len(filtered), len(loader)) == (18, 3)
+    assert len(list(loader)) == len(loader)
+    assert len(pruner.filter(ByLength(range(30)), repack=True)) == 3
+
+
+def test_another_filter_has_its_own_order_though_it_takes_the_place_of_the_first_in_memory() -> None:
+    pruner, backwards, others = Pruner(OrderDP(0.4), 30), range(29, -1, -1), []
+    forwards = pruner.filter(range(30))
+    place, expected = id(forwards), list(forwards)
+    del forwards
+    while len(others) < 100 and place not in map(id, others):
+        others.append(pruner.filter(backwards))
+    assert list(others[-1]) == expected[::-1]
+
+
+def test_an_epoch_without_a_full_batch_is_refused() -> None:
+    pruner = Pruner(OrderDP(0.4), 30)
+    inner = BatchSampler(SequentialSampler(range(30)), 20, drop_last=True)
+    with pytest.raises(ConfigError, match="an epoch of 18 samples has no full batch of 20"):
+        list(pruner.filter(inner, repack=True))
+    stepwise = Pruner(OrderDP(0.4, every="batch"), 30)
+    with pytest.raises(ConfigError, match="an epoch of 18 samples has no full batch of 20"):
+        list(stepwise.batch_sampler(20, drop_last=True))
+
+
 def test_attributes_that_frameworks_ask_for_are_there() -> None:
     inner = BatchSampler(RandomSampler(range(30)), 7, drop_last=True)
     filtered = Pruner(OrderDP(0.4), 30).filter(inner, repack=True)

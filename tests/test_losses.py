@@ -47,6 +47,12 @@ def test_packed_sequences_are_averaged_one_by_one() -> None:
     assert torch.allclose(losses.grad, torch.tensor([[0, 0, third, 0], [third, third, 0, 0]]))
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32])
+def test_segments_may_be_whole_numbers_of_any_size(dtype: torch.dtype) -> None:
+    segments = torch.tensor([[0, 0, 1]], dtype=dtype)
+    assert per_sample(torch.tensor([[1.0, 3.0, 5.0]]), segments=segments).tolist() == [2.0, 5.0]
+
+
 def test_packed_sequences_with_a_mask_and_one_that_is_empty() -> None:
     losses = torch.tensor([1.0, 3.0, 5.0])
     reduced = per_sample(losses, mask=torch.tensor([1, 0, 1]), segments=torch.tensor([0, 0, 2]), count=4)

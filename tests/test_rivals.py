@@ -376,6 +376,19 @@ def test_each_class_keeps_its_share_and_within_it_what_the_policy_would_keep(pol
             assert set(members[np.argsort(-scores[members])[:budget]]) <= set(kept.tolist())
 
 
+def test_classes_that_are_kept_whole_do_not_count_more_than_others() -> None:
+    labels = np.repeat([0, 1, 2], [30, 3, 1])
+    table = table_with(np.random.default_rng(0).random(34))
+    policy = Balanced(OrderDP(0.4, select=Mixed(top=0.5, uniform=0.5), unbiased=True))
+    total = 20
+    for epoch in range(5):
+        selection = policy.select(table, Context(n=34, epoch=epoch, labels=labels))
+        assert selection.weights is not None
+        assert len(selection) == total
+        alone = selection.weights[selection.indices == 33]  # in every draw, so it weighs what it is of all data
+        assert alone == pytest.approx([total / 34])
+
+
 def test_balance_keeps_unbiased_weights_unbiased() -> None:
     rng = np.random.default_rng(0)
     labels = rng.permutation(np.repeat([0, 1, 2], [21, 12, 7]))

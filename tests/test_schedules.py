@@ -10,7 +10,7 @@ import torch
 from examples import digits
 
 from orderdp import OrderDP, Pruner, policies
-from orderdp.errors import BeyondPlanWarning, ConfigError, UnknownSizeError
+from orderdp.errors import BeyondPlanWarning, ConfigError, NoFeedbackWarning, UnknownSizeError
 from orderdp.policies import (
     UCB,
     Adaptive,
@@ -28,6 +28,7 @@ from orderdp.policies import (
     WarmUp,
 )
 from orderdp.policy import Context
+from orderdp.streaming import KeyFilter
 from orderdp.testing import check_policy
 from orderdp.theory import surrogate_loss
 from tests.support import table_with, toy_dataset, train_epoch
@@ -69,6 +70,14 @@ def test_nobody_asks_a_schedule_about_the_time_after_its_end() -> None:
 def test_what_an_epoch_cannot_do_is_said_before_the_first(policy) -> None:
     with pytest.raises(ConfigError):
         Pruner(policy, 1000, epochs=10)
+
+
+def test_a_rule_that_moves_asks_for_the_number_of_epochs_before_the_first() -> None:
+    policy = OrderDP(0.4, select=Moving(1.0, 0.5))
+    with pytest.raises(ConfigError, match="how long training is"):
+        Pruner(policy, 1000)
+    with pytest.raises(ConfigError, match="how long training is"):
+        KeyFilter(policy)  # whose first epoch draws by no rule
 
 
 @pytest.mark.parametrize(("schedule", "ratios"), SCHEDULES, ids=lambda value: repr(value)[:30])
@@ -201,6 +210,19 @@ def test_it_learns_and_resumes() -> None:
     resumed.load_state_dict(stopped.state_dict())
     assert first + run(resumed, 4) == straight
     assert torch.equal(resumed.scores, undisturbed.scores)
+
+
+@pytest.mark.parametrize("policy", [OrderDP(0.0), OrderDP(exploration=0.6, exploitation=1.0)])
+def test_a_schedule_waits_for_losses_though_the_policy_alone_would_not(policy: OrderDP) -> None:
+    assert not policy.needs_feedback
+    dataset = toy_dataset(40)
+    pruner = Pruner(Scheduled(policy, WarmUp(0.5, epochs=1)), dataset, epochs=4)
+    loader = pruner.loader(dataset, batch_size=8)
+    list(loader)
+    with pytest.warns(NoFeedbackWarning, match="no loss came back"):
+        list(loader)
+    assert pruner.epoch == 0
+    assert not Scheduled(DynamicRandom(0.0), WarmUp(0.5, epochs=1)).needs_feedback
 
 
 def test_training_longer_than_was_planned_is_said_once() -> None:

@@ -276,12 +276,23 @@ def test_losses_that_are_not_finite_are_no_scores() -> None:
             keys.update(names, torch.tensor([float("nan"), float("inf"), 2.0]))
         return keys
 
-    keys = after_one_epoch()
-    assert keys.scores_of(["a", "b", "c"]).tolist() == [5.0, 2.0, 2.0]
     with pytest.warns(NonFiniteLossWarning, match="2 losses"):
-        next(keys.one_epoch([0]))
+        keys = after_one_epoch()  # there need not be another
+    assert keys.scores_of(["a", "b", "c"]).tolist() == [5.0, 2.0, 2.0]
+    next(keys.one_epoch([0]))  # it was said
     with pytest.raises(NonFiniteLossError):
-        next(after_one_epoch(on_nan="raise").one_epoch([0]))
+        after_one_epoch(on_nan="raise")
+
+
+@pytest.mark.parametrize("says_so", [True, False])
+def test_losses_of_an_epoch_that_was_left_early_are_spoken_of_when_that_is_known(says_so: bool) -> None:
+    keys = made()
+    for names, *_ in keys.one_epoch(DataLoader(keys.only(Shards()), batch_size=4)):
+        keys.update(names, torch.full((len(names),), float("nan")))
+        break
+    with pytest.warns(NonFiniteLossWarning, match="4 losses"):
+        keys.end_epoch() if says_so else next(keys.one_epoch([0]))
+    assert keys.epoch == 1
 
 
 def test_a_batch_of_nothing_but_nan_leaves_its_unseen_samples_first_in_line() -> None:

@@ -19,7 +19,7 @@ from orderdp.policy import Context
 from orderdp.scores import ScoreTable
 from orderdp.streaming import GrowingPruner
 from tests.ranks import MemoryRank, all_fine, in_threads
-from tests.support import table_with
+from tests.support import Weighted, table_with
 
 PRUNED = orderdp.OrderDP(prune_ratio=0.4)
 
@@ -36,6 +36,13 @@ def epoch_of(pruner: orderdp.Pruner, step: int = 0, batch_size: int = 4) -> list
         pruner.update(index, losses_of(index, step))
         visited += batch
     return visited
+
+
+def test_samples_that_came_after_the_draw_weigh_1_until_the_next() -> None:
+    pruner = GrowingPruner(Weighted(), 4)
+    next(iter(pruner.batch_sampler(2)))
+    pruner.grow(6)
+    assert pruner.update(torch.tensor([3, 4, 5]), torch.ones(3)).item() == (4 + 1 + 1) / 3
 
 
 # -- the rule ----------------------------------------------------------------------------------------------------

@@ -93,6 +93,9 @@ def checked_index(index: Any) -> torch.Tensor:
     """The indices of a batch as a flat int64 tensor, or an error."""
     if isinstance(index, torch.Tensor) and index.dtype == torch.int64 and index.ndim == 1:
         return index
+    if isinstance(index, np.ndarray) and index.dtype.kind in "iu":
+        # Torch takes no array that runs backwards or has its bytes swapped.
+        index = index.astype(np.int64, order="C")
     try:
         index = torch.as_tensor(index)
     except (TypeError, ValueError, RuntimeError):
@@ -198,6 +201,11 @@ def checked_extra(
             hint = suggestion(name, arguments.accepted) if arguments.accepted else " Leave the argument out."
             raise FeedbackError(f"{describe(policy)} has no use for {name!r}.{hint}")
     for name, value in extra.items():
+        if isinstance(value, list | tuple | np.ndarray):
+            raise FeedbackError(
+                f"{name} must be a tensor with one value for each of the {len(index)} indices, got "
+                f"{type(value).__name__}. Pass torch.as_tensor({name})."
+            )
         if isinstance(value, torch.Tensor) and value.shape[:1] != index.shape:
             raise FeedbackError(
                 f"{name} must have one value for each of the {len(index)} indices, got shape {tuple(value.shape)}."

@@ -90,8 +90,10 @@ class Feedback:
                 dense = self._selector.weights = dense.to(losses.device, non_blocking=not losses.is_cpu)
             self._table.check_range(index)
             # One that came on a device is only counted where it points at no sample, so it may not fail here.
-            rows = index.to(losses.device, non_blocking=not losses.is_cpu).clamp(0, len(dense) - 1)
-            weights = dense.index_select(0, rows).to(losses.dtype)
+            rows = index.to(losses.device, non_blocking=not losses.is_cpu)
+            weights = dense.index_select(0, rows.clamp(0, len(dense) - 1)).to(losses.dtype)
+            if len(dense) < self._table.n:  # the selection does not know samples that came after it
+                weights = torch.where(rows < len(dense), weights, 1.0)
             losses = losses * (weights if losses.ndim else weights.mean())
         return losses.mean() if losses.numel() else losses.sum()  # the mean of nothing would be NaN
 

@@ -13,7 +13,7 @@ from torch.utils.data.distributed import DistributedSampler
 from orderdp.epochs import Epoch, FixedEpoch
 from orderdp.errors import ConfigError, DatasetError
 from orderdp.planning import batches_in, check_batch_size
-from orderdp.sampling import BatchCursor, SampleCursor
+from orderdp.sampling import BatchCursor, SampleCursor, check_some_batch
 
 if TYPE_CHECKING:
     from orderdp.timeline import Timeline
@@ -50,7 +50,7 @@ class FilteredSampler(Sampler[Any]):
                 'sampler. Use OrderDP(..., every="epoch") with filter.'
             )
         self._timeline = timeline
-        self._batched = isinstance(inner, BatchSampler) or hasattr(inner, "batch_size")
+        self._order = object()  # stands for it; an id may come again with another filter, once this one is gone
         self.sampler = getattr(inner, "sampler", None)
         self.batch_size = getattr(inner, "batch_size", None)
         self.drop_last = bool(getattr(inner, "drop_last", False))
@@ -67,6 +67,7 @@ class FilteredSampler(Sampler[Any]):
     def __iter__(self) -> Iterator[Any]:
         serving = self._timeline.open(self)
         if self._repack_to:
+            check_some_batch(self._timeline, serving, self._repack_to)
             return BatchCursor(self._timeline, serving, self._repack_to)
         if isinstance(serving.epoch, FixedEpoch) and serving.epoch.cuts is not None:
             return BatchCursor(self._timeline, serving, 1)
@@ -78,7 +79,7 @@ class FilteredSampler(Sampler[Any]):
         Known before an epoch starts where the inner sampler visits every sample once. That is taken to be so
         where it is as long as the data set and does not draw with replacement.
         """
-        if not self._repack_to and (self._batched or self._timeline.is_in_batches(self)):
+        if not self._repack_to and self._gives_batches():
             raise TypeError(
                 "how many filtered batches there are is not known before they are made, because empty ones are "
                 "left out. Use pruner.filter(batch_sampler, repack=True)."
@@ -95,10 +96,19 @@ class FilteredSampler(Sampler[Any]):
         samples = self._timeline.team.share_of(samples)
         return batches_in(samples, self._repack_to, self.drop_last) if self._repack_to else samples
 
+    def _gives_batches(self) -> bool:
+        """Whether batches are handed out: seen once an epoch has begun, and told by the looks of the sampler before."""
+        if self._timeline.arranged_size(self) is not None:
+            return self._timeline.is_in_batches(self)
+        if isinstance(self._inner, BatchSampler):
+            return True
+        # One of single indices may know a batch size, too, to group by. It is as long as the data set.
+        return self.batch_size is not None and not _visits_each_once(self._inner, self._timeline.n)
+
     @property
     def arrangement(self) -> Hashable:
         """Each filter has its own order."""
-        return id(self)
+        return self._order
 
     def check(self) -> None:
         """Nothing can be wrong before the inner sampler has been read."""

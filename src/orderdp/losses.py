@@ -227,7 +227,7 @@ def _per_segment(
             f"segments must be integers of the losses' shape {tuple(losses.shape)}, got {segments.dtype} of "
             f"{tuple(segments.shape)}. Each says to which sample of the batch its element belongs."
         )
-    segments = segments.to(losses.device)
+    segments = segments.to(losses.device, torch.int64)
     if count is None:
         count = int(segments.max()) + 1 if segments.numel() else 0
     elif segments.is_cpu and segments.numel() and int(segments.max()) >= count:

@@ -155,7 +155,7 @@ class Pruner(Readings):
     ) -> torch.Tensor:
         """Remembers a batch's losses and returns the scalar to call ``backward()`` on.
 
-        Where an index occurs twice in a batch, one of its losses is remembered.
+        Where an index occurs twice in a batch, one of its losses is remembered, and both count as progress.
 
         Args:
             index: The indices that came with the batch.

@@ -29,6 +29,7 @@ __all__ = [
     "Serving",
     "View",
     "check_length",
+    "check_some_batch",
 ]
 
 # Indices turned into Python numbers at a time by the plain sampler.
@@ -240,11 +241,7 @@ class PrunedBatchSampler(Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         serving = self._timeline.open(self)
-        if serving.end == 0:
-            raise ConfigError(
-                f"an epoch of {self._timeline.epoch_size()} samples has no full batch of {self.batch_size}. "
-                "Choose a smaller batch_size, prune less, or set drop_last=False."
-            )
+        check_some_batch(self._timeline, serving, self.batch_size)
         if self._generator is not None:
             # So that a resumed epoch starts its workers with the seeds it had.
             self._generator.manual_seed(self._timeline.team.worker_seed(self._timeline.seed, serving.number))
@@ -280,6 +277,17 @@ class PrunedBatchSampler(Sampler[list[int]]):
     def cut(self) -> tuple[int, bool]:
         """As it was asked for."""
         return self.batch_size, self.drop_last
+
+
+def check_some_batch(timeline: Timeline, serving: Serving, batch_size: int) -> None:
+    """Raises where an epoch that was opened has nothing to hand out, because smaller batches are left out."""
+    if serving.end == 0:
+        # Where every step chooses, the epoch itself has no more than its full batches.
+        samples = len(serving.epoch) or timeline.size_bounds(serving.number)[1]
+        raise ConfigError(
+            f"an epoch of {samples} samples has no full batch of {batch_size}. "
+            "Choose a smaller batch_size, prune less, or set drop_last=False."
+        )
 
 
 def check_length(dataset: Sized, n: int) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from orderdp.columns import SCORE, SEEN, USAGE, allocated, by_name, check_columns, lengthened
-from orderdp.errors import ConfigError, IndexRangeError, StateError
+from orderdp.errors import ConfigError, FeedbackError, IndexRangeError, StateError
 from orderdp.policy import Column
 
 __all__ = ["SCORE", "SEEN", "USAGE", "BatchRows", "Remember", "ScoreTable", "mean_age"]
@@ -203,12 +203,14 @@ class ScoreTable:
         extra: Mapping[str, Any],
     ) -> None:
         finite = torch.isfinite(losses)
-        self._strays[0] += (~finite).sum()
         mean = torch.where(finite, losses, 0.0).sum() / finite.sum().clamp(min=1)
         usable = torch.where(finite, losses, mean)
         written = finite | (torch.isinf(rows["score"]) & finite.any())
         here = {name: self._here(value) for name, value in extra.items()}
         new = {"score": usable, **({} if remember is None else remember(rows, usable, **here))}
+        for name, values in new.items():
+            _check_shape(name, values, losses, here)
+        self._strays[0] += (~finite).sum()
         for name, values in new.items():
             self._merge(name, index, values, written)
 
@@ -320,6 +322,23 @@ class ScoreTable:
             self._columns[name] = column.to(device)
         self._strays = state["strays"].to(device, copy=True)
         self._writes = int(state["writes"])
+
+
+def _check_shape(name: str, values: torch.Tensor, losses: torch.Tensor, told: Mapping[str, Any]) -> None:
+    """Raises where a policy would remember something else than one value for each sample of a batch."""
+    if values.ndim == 0 or values.shape == losses.shape:
+        return
+    shapes = {argument: tuple(value.shape) for argument, value in told.items() if isinstance(value, torch.Tensor)}
+    other = [argument for argument, shape in shapes.items() if shape != tuple(losses.shape)]
+    hint = (
+        f"Pass {other[0]} of shape {tuple(losses.shape)}, not {shapes[other[0]]}."
+        if other
+        else "Look at the policy's `remember`."
+    )
+    raise FeedbackError(
+        f"what a policy remembers as {name!r} must be one value for each of the {len(losses)} samples, got shape "
+        f"{tuple(values.shape)}. {hint}"
+    )
 
 
 def mean_age(seen: np.ndarray, epoch: int) -> float:

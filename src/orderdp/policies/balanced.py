@@ -85,10 +85,11 @@ class Balanced(Wrapping):
                     f"and the policy cannot do that: {error} Or give small classes one label in common."
                 ) from error
             kept.append(members[part.indices])
-            if part.weights is not None:
-                weighted = True
-                # Inside its class a sample weighs budget / (size * pi); of all kept, total / (n * pi).
-                dense[kept[-1]] = part.weights * (total * len(members) / (context.n * budget))
+            weighted = weighted or part.weights is not None
+            # Inside its class a sample weighs budget / (size * pi); of all kept, total / (n * pi). A class that is kept
+            # whole or by chance alone comes without weights: inside it they are 1.
+            inside_class = 1.0 if part.weights is None else part.weights
+            dense[kept[-1]] = inside_class * (total * len(members) / (context.n * budget))
         indices = shuffled(np.concatenate(kept), context)
         return Selection(indices, dense[indices] if weighted else None)
 

@@ -126,7 +126,9 @@ class OrderDP:
     def size(self, n: int, context: Context) -> int:
         """How many of `n` samples an epoch trains on."""
         s, q = self.sizes(n)
-        reason = self.rule.positions(s, q, context).never_kept(n, s) if self.unbiased else None
+        # Asked for in any case: a rule that moves says now, and not at some draw, that it needs to know the epochs.
+        positions = self.rule.positions(s, q, context)
+        reason = positions.never_kept(n, s) if self.unbiased else None
         if reason is not None:
             raise ConfigError(
                 f"unbiased weights need a rule that can keep every rank; of {n} samples, in epoch {context.epoch}, "

@@ -152,6 +152,11 @@ class Scheduled(Wrapping):
         if getattr(self.policy, "every", "epoch") == "batch":
             raise ConfigError('a schedule needs a policy that draws once an epoch, got every="batch".')
 
+    @property
+    def needs_feedback(self) -> bool:
+        """As the policy does at a ratio that leaves something out: its own, which may be 0, is not used."""
+        return bool(getattr(with_ratio(self.policy, 0.5), "needs_feedback", True))
+
     def at(self, context: Context) -> Policy:
         """The policy of one epoch."""
         ratio = self.schedule.ratio(context.epoch, context.epochs)

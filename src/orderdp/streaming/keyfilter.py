@@ -141,6 +141,7 @@ class KeyFilter:
         """Says that the epoch is over, though the stream was left early. Does nothing where nothing was trained on."""
         if self._trained:
             self._advance()
+            self._hear_alone()
 
     def _begin(self) -> None:
         if self._moved:
@@ -197,6 +198,7 @@ class KeyFilter:
         if not together:
             self._absorb_own()
         self._advance()
+        self._hear_alone()
 
     def _advance(self) -> None:
         self.epoch += 1
@@ -254,6 +256,10 @@ class KeyFilter:
         self._memory.settle()
         new, self._said_nonfinite = self._memory.nonfinite - self._said_nonfinite, self._memory.nonfinite
         say_nonfinite(new, as_error=self._raise_on_nan)
+
+    def _hear_alone(self) -> None:
+        if self._exchange() is None:  # processes complain together, when the next epoch begins
+            self._hear_complaints()
 
     # -- other processes ---------------------------------------------------------------------------------------
 
