@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from importlib.machinery import PathFinder
 from pathlib import Path
 
@@ -278,6 +279,34 @@ def test_no_ratio_above_the_largest_one_is_searched(high: float, resolution: flo
     assert possible_ratios(BASE, Contender("orderdp", {}), high=high, resolution=resolution)[-1] == last
 
 
+def test_a_ratio_at_which_a_run_failed_is_not_without_a_loss() -> None:
+    def train(runs: list[Settings]) -> list[Run]:
+        made = [_made_up(run, limit=1.0) for run in runs]
+        return [_broken_down(run) if run.config["prune_ratio"] == 0.6 and run.seed == 2 else run for run in made]
+
+    probes = list(find_lossless(BASE, Contender("orderdp", {}), [0, 1, 2], train, resolution=0.3))
+    assert [(probe.prune_ratio, probe.lossless) for probe in probes] == [(0.6, False), (0.3, True)]
+    assert probes[0].said == "lossless; 1 of its runs failed"
+    assert probes[1].said == "lossless"
+
+
+def test_a_seed_that_is_given_twice_is_searched_with_once() -> None:
+    asked: list[list[int]] = []
+
+    def train(runs: list[Settings]) -> list[Run]:
+        asked.append([run.seed for run in runs])
+        return [_made_up(run, limit=1.0) for run in runs]
+
+    list(find_lossless(BASE, Contender("orderdp", {}), [1, 0, 0, 1], train, resolution=0.9))
+    assert asked == [[1, 0, 1, 0]]  # full data, and the only ratio
+    with pytest.raises(ConfigError, match=r"at least two seeds, got \[3\]"):
+        list(find_lossless(BASE, Contender("orderdp", {}), [3, 3], train))
+
+
+def _broken_down(run: Run) -> Run:
+    return replace(run, summary={**(run.summary or {}), "status": "failed", "metric": None})
+
+
 def _made_up(settings: Settings, limit: float) -> Run:
     """Loses a point as soon as more than the limit is pruned."""
     ratio = settings.prune_ratio or 0.0
@@ -397,6 +426,15 @@ def test_find_lossless_says_what_it_tried_and_found(tmp_path: Path, capsys: pyte
     assert "orderdp: no ratio that was tried is without a loss" in output  # two seeds of two epochs decide nothing
 
 
+def test_find_lossless_tries_no_ratio_that_a_comparison_would_and_names_what_it_searched(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # A pool of 0.6 leaves out 40 % at least: at 30 %, the first ratio of a comparison, there is no such policy.
+    options = ["compare", *SMALL, "--policies", "orderdp:exploration=0.6", "--find-lossless", "--resolution", "0.9"]
+    assert main([*options, "--seeds", "0,1", "--quiet", "--out", str(tmp_path)]) == 0
+    assert "orderdp (exploration=0.6): no ratio that was tried is without a loss" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
@@ -413,6 +451,8 @@ def test_find_lossless_says_what_it_tried_and_found(tmp_path: Path, capsys: pyte
         (["compare", "--data", "digits", "--prune-ratios", "a"], "numbers separated by commas"),
         (["compare", "--data", "digits", "--jobs", "0"], "--jobs must be at least 1"),
         (["compare", "--data", "digits", "--find-lossless", "--seeds", "0"], "at least two seeds"),
+        (["compare", "--data", "digits", "--find-lossless", "--prune-ratios", "0.3"], "chooses the ratios itself"),
+        (["compare", "--data", "digits", "--find-lossless", "--policies", "full"], "needs a policy with a ratio"),
         (
             ["compare", "--data", "digits", "--policies", "random", "--prune-ratios", "0.9999"],
             "keeps 0 of 1347 samples",
