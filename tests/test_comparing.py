@@ -447,6 +447,22 @@ def test_find_lossless_tries_no_ratio_that_a_comparison_would_and_names_what_it_
         (["train", "--data", "digits", "--schedule", "cosinus", "--prune-ratio", "0.3"], "Did you mean 'cosine'?"),
         (["train", "--data", "digits", "--prune-ratio", "40"], "It is a fraction, not a percentage."),
         (["train", "--data", "digits"], "give prune_ratio"),
+        (
+            [
+                "train",
+                "--data",
+                "digits",
+                "--policy",
+                "orderdp:exploration=0.8:exploitation=0.5",
+                "--prune-ratio",
+                "0.4",
+            ],
+            "prune_ratio=0.4 keeps a share of 0.6, but exploration=0.8 times exploitation=0.5 keeps 0.4",
+        ),
+        (
+            ["train", "--data", "digits", "--policy", "infobatch-quantile", "--prune-ratio", "0.4"],
+            "'infobatch-quantile' decides by itself how much it leaves out, got a prune ratio of 0.4",
+        ),
         (["train", "--data", "digits", "--prune-ratio", "0.3", "--device", "abacus"], "device 'abacus' cannot be used"),
         (["compare", "--data", "digits", "--prune-ratios", "a"], "numbers separated by commas"),
         (["compare", "--data", "digits", "--jobs", "0"], "--jobs must be at least 1"),
