@@ -240,6 +240,14 @@ def test_settings_may_not_change_under_a_comparison(tmp_path: Path) -> None:
         remember_settings(Settings.from_dict({**BASE.as_dict(), "lr": 0.5}), tmp_path)
 
 
+def test_settings_differ_where_runs_do() -> None:
+    whole, broken = replace(BASE, lr=1), replace(BASE, lr=1.0)  # a file may say lr = 1; --lr 1 is 1.0
+    assert whole.run_id != broken.run_id
+    assert broken.differences(whole.as_dict()) == ["lr: was 1, is 1.0"]
+    assert BASE.run_id == replace(BASE, mixup=0).run_id
+    assert BASE.differences(replace(BASE, mixup=0).as_dict()) == []
+
+
 # -- the search -----------------------------------------------------------------------------------------------------
 
 
