@@ -599,6 +599,18 @@ def test_bars_on_a_terminal_come_and_go(monkeypatch: pytest.MonkeyPatch, capsys:
     assert "full data, seed 0: 90.00 %" in capsys.readouterr().out
 
 
+def test_a_coreset_says_what_is_wrong_on_the_command_line_before_a_proxy_is_trained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["coreset", "--method", "el2n:epoch=5", "--data", "digits", "--model", "mlp", "--prune-ratio", "0.5"]
+    assert main([*options, "--proxy-epochs", "1", "--out", str(tmp_path / "c.npz")]) == 2
+    assert "Give --proxy-epochs 5." in capsys.readouterr().err
+    if Path("/proc").is_dir():  # a folder that is there and takes no files, from anybody
+        assert main([*options, "--cache", str(tmp_path / "proxies"), "--out", "/proc/c.npz"]) == 2
+        assert "'/proc' cannot be written to: " in capsys.readouterr().err
+        assert not (tmp_path / "proxies").exists()
+
+
 def test_data_commands(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["data", "list"]) == 0
     assert "fashion-mnist" in capsys.readouterr().out
