@@ -323,6 +323,16 @@ def _made_up(settings: Settings, limit: float) -> Run:
     return Run(settings.run_id, {**settings.as_dict(), "label": settings.label}, summary=summary)
 
 
+def test_a_line_of_progress_has_the_time_of_the_table_with_that_of_the_proxy() -> None:
+    told: list[str] = []
+    parts = {"training_seconds": 8.0, "selection_seconds": 1.0, "overhead_seconds": 1.0, "proxy_seconds": 30.0}
+    summary = {"status": "done", "metric": 90.0, "saved": 0.5, "evaluation_seconds": 5.0, **parts}
+    settings = replace(BASE, policy="el2n", prune_ratio=0.5)
+    with show_progress(1, 0, quiet=False, say=told.append) as progress:
+        progress.ended(settings, summary)
+    assert told == ["[1/1] el2n 50%, seed 0: 90.00 %, 50.0% fewer samples, 40 s"]
+
+
 # -- the commands ---------------------------------------------------------------------------------------------------
 
 
