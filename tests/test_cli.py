@@ -27,6 +27,13 @@ def test_a_plan_is_printed_as_a_table(capsys: pytest.CaptureFixture) -> None:
         assert text in printed
 
 
+def test_a_run_of_minutes_does_not_take_no_hours(capsys: pytest.CaptureFixture) -> None:
+    assert main([*PLAN, "--hours", "0.05"]) == 0
+    assert "0.02 saved" in capsys.readouterr().out
+    assert main([*PLAN, "--hours", "352"]) == 0
+    assert "140.8 saved" in capsys.readouterr().out
+
+
 def test_a_plan_is_printed_without_rich(capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables.importlib.util, "find_spec", lambda name: None)
     assert main(PLAN) == 0
@@ -54,6 +61,13 @@ def test_the_dials_and_the_other_options_reach_the_plan(capsys: pytest.CaptureFi
         (["--prune-ratio", "40"], "prune_ratio must be in [0, 1), got 40.0. It is a fraction, not a percentage."),
         (["--prune-ratio", "0.4", "--exploration", "0.3"], "exploration must be at least"),
         (["--prune-ratio", "0.4", "--price", "3"], "give hours"),
+        (
+            ["--prune-ratio", "0.9996"],
+            "prune_ratio=0.9996 keeps 0 of 1000 samples; at least one must be left. Prune less.",
+        ),
+        (["--exploration", "0.001", "--exploitation", "0.3"], "exploration=0.001, exploitation=0.3 keeps 0 of 1000"),
+        (["--prune-ratio", "0.995", "--drop-last"], "the 5 samples it keeps make none, in batches of 10 for each of 1"),
+        (["--prune-ratio", "0.995", "--world-size", "8"], "Choose smaller batches or fewer processes, or prune less."),
         (["--prune-ratio", "0.4", "--plot", "weights.jpg"], "must end in .png, .svg, .html"),
         (["--prune-ratio", "0.4", "--plot", "no/such/folder/weights.png"], "No such file"),
     ],
@@ -117,6 +131,12 @@ def test_without_the_plotting_library_the_error_says_how_to_get_it(capsys, tmp_p
 def test_the_papers_theory_figures_can_be_drawn(name: str, tmp_path: Path) -> None:
     assert main(["reproduce", name, "--out", str(tmp_path / "figures"), "--format", "svg"]) == 0
     assert "<svg" in (tmp_path / "figures" / f"{name}.svg").read_text()
+
+
+def test_a_theory_figure_goes_where_the_help_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["reproduce", "fig-weights-sum", "--format", "svg"]) == 0
+    assert [str(path) for path in Path().rglob("*.svg")] == ["reproduced/fig-weights-sum.svg"]
 
 
 def test_what_can_be_reproduced_is_listed_and_the_toy_tables_printed(capsys: pytest.CaptureFixture) -> None:

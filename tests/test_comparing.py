@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from importlib.machinery import PathFinder
 from pathlib import Path
 
@@ -239,6 +240,14 @@ def test_settings_may_not_change_under_a_comparison(tmp_path: Path) -> None:
         remember_settings(Settings.from_dict({**BASE.as_dict(), "lr": 0.5}), tmp_path)
 
 
+def test_settings_differ_where_runs_do() -> None:
+    whole, broken = replace(BASE, lr=1), replace(BASE, lr=1.0)  # a file may say lr = 1; --lr 1 is 1.0
+    assert whole.run_id != broken.run_id
+    assert broken.differences(whole.as_dict()) == ["lr: was 1, is 1.0"]
+    assert BASE.run_id == replace(BASE, mixup=0).run_id
+    assert BASE.differences(replace(BASE, mixup=0).as_dict()) == []
+
+
 # -- the search -----------------------------------------------------------------------------------------------------
 
 
@@ -278,12 +287,50 @@ def test_no_ratio_above_the_largest_one_is_searched(high: float, resolution: flo
     assert possible_ratios(BASE, Contender("orderdp", {}), high=high, resolution=resolution)[-1] == last
 
 
+def test_a_ratio_at_which_a_run_failed_is_not_without_a_loss() -> None:
+    def train(runs: list[Settings]) -> list[Run]:
+        made = [_made_up(run, limit=1.0) for run in runs]
+        return [_broken_down(run) if run.config["prune_ratio"] == 0.6 and run.seed == 2 else run for run in made]
+
+    probes = list(find_lossless(BASE, Contender("orderdp", {}), [0, 1, 2], train, resolution=0.3))
+    assert [(probe.prune_ratio, probe.lossless) for probe in probes] == [(0.6, False), (0.3, True)]
+    assert probes[0].said == "lossless; 1 of its runs failed"
+    assert probes[1].said == "lossless"
+
+
+def test_a_seed_that_is_given_twice_is_searched_with_once() -> None:
+    asked: list[list[int]] = []
+
+    def train(runs: list[Settings]) -> list[Run]:
+        asked.append([run.seed for run in runs])
+        return [_made_up(run, limit=1.0) for run in runs]
+
+    list(find_lossless(BASE, Contender("orderdp", {}), [1, 0, 0, 1], train, resolution=0.9))
+    assert asked == [[1, 0, 1, 0]]  # full data, and the only ratio
+    with pytest.raises(ConfigError, match=r"at least two seeds, got \[3\]"):
+        list(find_lossless(BASE, Contender("orderdp", {}), [3, 3], train))
+
+
+def _broken_down(run: Run) -> Run:
+    return replace(run, summary={**(run.summary or {}), "status": "failed", "metric": None})
+
+
 def _made_up(settings: Settings, limit: float) -> Run:
     """Loses a point as soon as more than the limit is pruned."""
     ratio = settings.prune_ratio or 0.0
     metric = 90 + settings.seed - (1.0 + 0.01 * settings.seed if ratio > limit else 0.02 * (settings.seed - 1))
     summary = {"status": "done", "metric": metric, "samples": 100, "full_samples": 100, "saved": ratio}
     return Run(settings.run_id, {**settings.as_dict(), "label": settings.label}, summary=summary)
+
+
+def test_a_line_of_progress_has_the_time_of_the_table_with_that_of_the_proxy() -> None:
+    told: list[str] = []
+    parts = {"training_seconds": 8.0, "selection_seconds": 1.0, "overhead_seconds": 1.0, "proxy_seconds": 30.0}
+    summary = {"status": "done", "metric": 90.0, "saved": 0.5, "evaluation_seconds": 5.0, **parts}
+    settings = replace(BASE, policy="el2n", prune_ratio=0.5)
+    with show_progress(1, 0, quiet=False, say=told.append) as progress:
+        progress.ended(settings, summary)
+    assert told == ["[1/1] el2n 50%, seed 0: 90.00 %, 50.0% fewer samples, 40 s"]
 
 
 # -- the commands ---------------------------------------------------------------------------------------------------
@@ -397,6 +444,15 @@ def test_find_lossless_says_what_it_tried_and_found(tmp_path: Path, capsys: pyte
     assert "orderdp: no ratio that was tried is without a loss" in output  # two seeds of two epochs decide nothing
 
 
+def test_find_lossless_tries_no_ratio_that_a_comparison_would_and_names_what_it_searched(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # A pool of 0.6 leaves out 40 % at least: at 30 %, the first ratio of a comparison, there is no such policy.
+    options = ["compare", *SMALL, "--policies", "orderdp:exploration=0.6", "--find-lossless", "--resolution", "0.9"]
+    assert main([*options, "--seeds", "0,1", "--quiet", "--out", str(tmp_path)]) == 0
+    assert "orderdp (exploration=0.6): no ratio that was tried is without a loss" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
@@ -409,10 +465,28 @@ def test_find_lossless_says_what_it_tried_and_found(tmp_path: Path, capsys: pyte
         (["train", "--data", "digits", "--schedule", "cosinus", "--prune-ratio", "0.3"], "Did you mean 'cosine'?"),
         (["train", "--data", "digits", "--prune-ratio", "40"], "It is a fraction, not a percentage."),
         (["train", "--data", "digits"], "give prune_ratio"),
+        (
+            [
+                "train",
+                "--data",
+                "digits",
+                "--policy",
+                "orderdp:exploration=0.8:exploitation=0.5",
+                "--prune-ratio",
+                "0.4",
+            ],
+            "prune_ratio=0.4 keeps a share of 0.6, but exploration=0.8 times exploitation=0.5 keeps 0.4",
+        ),
+        (
+            ["train", "--data", "digits", "--policy", "infobatch-quantile", "--prune-ratio", "0.4"],
+            "'infobatch-quantile' decides by itself how much it leaves out, got a prune ratio of 0.4",
+        ),
         (["train", "--data", "digits", "--prune-ratio", "0.3", "--device", "abacus"], "device 'abacus' cannot be used"),
         (["compare", "--data", "digits", "--prune-ratios", "a"], "numbers separated by commas"),
         (["compare", "--data", "digits", "--jobs", "0"], "--jobs must be at least 1"),
         (["compare", "--data", "digits", "--find-lossless", "--seeds", "0"], "at least two seeds"),
+        (["compare", "--data", "digits", "--find-lossless", "--prune-ratios", "0.3"], "chooses the ratios itself"),
+        (["compare", "--data", "digits", "--find-lossless", "--policies", "full"], "needs a policy with a ratio"),
         (
             ["compare", "--data", "digits", "--policies", "random", "--prune-ratios", "0.9999"],
             "keeps 0 of 1347 samples",
@@ -533,6 +607,18 @@ def test_bars_on_a_terminal_come_and_go(monkeypatch: pytest.MonkeyPatch, capsys:
         progress.watch(BASE, 1.0, 2, 88.0)
         progress.ended(BASE, {"status": "done", "metric": 90.0, "saved": 0.0, **seconds})
     assert "full data, seed 0: 90.00 %" in capsys.readouterr().out
+
+
+def test_a_coreset_says_what_is_wrong_on_the_command_line_before_a_proxy_is_trained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["coreset", "--method", "el2n:epoch=5", "--data", "digits", "--model", "mlp", "--prune-ratio", "0.5"]
+    assert main([*options, "--proxy-epochs", "1", "--out", str(tmp_path / "c.npz")]) == 2
+    assert "Give --proxy-epochs 5." in capsys.readouterr().err
+    if Path("/proc").is_dir():  # a folder that is there and takes no files, from anybody
+        assert main([*options, "--cache", str(tmp_path / "proxies"), "--out", "/proc/c.npz"]) == 2
+        assert "'/proc' cannot be written to: " in capsys.readouterr().err
+        assert not (tmp_path / "proxies").exists()
 
 
 def test_data_commands(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -170,6 +170,13 @@ def test_opposite_gradients_and_none_at_all() -> None:
     assert found([[1.0, 0.0], [-1.0, 0.0]]) is None  # that of all data is zero
 
 
+def test_a_model_of_which_nothing_is_trained_has_no_gradient_to_compare() -> None:
+    model = linear(0.3, 0.4).requires_grad_(False)
+    watch = Diagnostics(Pruner(Keeps([0]), 2), model)
+    with pytest.raises(ConfigError, match="the model has none with requires_grad"):
+        watch.full_gradient_cosine(TensorDataset(torch.eye(2)), OUTPUT)
+
+
 def network() -> nn.Module:
     with torch.random.fork_rng():
         torch.manual_seed(0)

@@ -344,6 +344,24 @@ def test_a_task_of_ones_own_is_called_by_its_name(tmp_path: Path) -> None:
     assert "digits" not in text
 
 
+def test_the_terminal_says_which_means_are_of_fewer_seeds(capsys: pytest.CaptureFixture[str]) -> None:
+    runs = [full(90.0 + seed, seed) for seed in range(3)] + [run(90.1 + seed, seed) for seed in range(3)]
+    runs[5] = replace(runs[5], summary={**(runs[5].summary or {}), "status": "failed", "metric": None})
+    show_comparison("digits, mlp", compare(runs), print)
+    said = capsys.readouterr().out
+    assert "OrderDP 40 %: lossless (2 seeds, 1 failed)" in said
+    assert "Full data:" not in said  # nothing to say of it
+    runs[0] = replace(runs[0], summary=None)
+    show_comparison("digits, mlp", compare(runs), print)
+    assert "the reference (2 seeds, 1 unfinished)" in capsys.readouterr().out
+
+
+def test_a_method_without_a_ratio_is_set_against_random_at_its_cost() -> None:
+    methods = [run(91.0, prune_ratio=None, policy="adaptive", label="adaptive", saved=0.38)]
+    said = headline(compare([full(90.0), random(90.5), *methods]))
+    assert said[-1] == "It is +0.50 points against dynamic random at nearly the same cost (one seed, no interval)."
+
+
 def test_a_metric_is_called_what_its_task_calls_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runs = [full(60.0, task="own.py:make"), run(61.0, task="own.py:make")]
     for each in runs:

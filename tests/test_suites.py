@@ -10,12 +10,17 @@ import pytest
 
 from orderdp.cli import main
 from orderdp.errors import ConfigError, DatasetError
+from orderdp.report.suite_output import show_trials
+from orderdp.workbench.comparing import Place
 from orderdp.workbench.models import MODELS
 from orderdp.workbench.running import check
 from orderdp.workbench.settings import Settings
 from orderdp.workbench.static import is_static
 from orderdp.workbench.suites import SCALES, SUITES
 from orderdp.workbench.suites.preparing import prepare
+from orderdp.workbench.suites.recipes import FULL, RANDOM, smoke
+from orderdp.workbench.suites.suite import Part
+from orderdp.workbench.suites.trying import try_out
 
 IDS = [
     "table-static",
@@ -78,7 +83,11 @@ def test_finished_runs_are_not_repeated(tmp_path: Path, capsys: pytest.CaptureFi
     before = {path: path.read_bytes() for path in tmp_path.glob("runs/*/records.jsonl")}
     first = (tmp_path / "fig-usage-smoke.md").read_text()
     assert reproduce(*options) == 0
-    assert "6 of 6 runs are finished already." in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "6 of 6 runs are finished already." in printed
+    # The suite's own words about its data are not those of the data that took their place.
+    assert "At this scale: On digits?train=100, in place of digits. As planned: Digits and a plain network" in printed
+    assert "On digits?train=100, in place of digits." in first
     assert {path: path.read_bytes() for path in tmp_path.glob("runs/*/records.jsonl")} == before
     assert (tmp_path / "fig-usage-smoke.md").read_text() == first
 
@@ -339,6 +348,18 @@ def test_the_full_recipe_starts(
     assert printed.count(f"{steps} step{'s' if steps > 1 else ''},") == kinds
     assert "resnet" in printed
     assert not out.exists()
+
+
+def test_first_steps_that_fail_are_not_said_to_have_gone_well(tmp_path: Path) -> None:
+    base = smoke(
+        data="digits?train=129&test=50", model="cnn", width=4, batch_size=128
+    )  # the second batch is one sample
+    parts = [Part("any", base, (FULL, RANDOM), (0.5,), (0,), 1.0)]
+    said: list[str] = []
+    show_trials(SUITES["table-dynamic"], try_out(parts, Place(tmp_path, device="cpu"), 3), said.append)
+    assert "Full data: 1 step, then it failed: the last batch of epoch 1 is a single sample" in said[0]
+    assert "s a step" in said[1]
+    assert said[2].endswith("the first steps of 1 kinds of runs went well, those of 1 failed. Nothing was kept.")
 
 
 def test_without_timm_the_full_recipe_says_what_to_install(

@@ -390,7 +390,7 @@ def test_a_table_as_markdown() -> None:
     suite = SUITES["table-dynamic"]
     made = part(FULL, ORDERDP, beside="CIFAR-10, ResNet-18")
     measured = results(made, {("Full data", None): [90], ("OrderDP", 0.5): [89]})
-    text = markdown(suite, "cpu", suite.tables(suite, [measured]))
+    text = markdown(suite, "cpu", suite.tables(suite, [measured]), suite.scales["cpu"].differs)
     assert "| OrderDP | 89.00 (-1.00) |\n| paper | 95.3 (-0.3) |" in text
     assert "Fashion-MNIST in place of CIFAR" in text
 

@@ -268,6 +268,8 @@ def test_a_run_that_diverges_is_marked_failed(tmp_path: Path) -> None:
     summary = training(replace(BASE, lr=1e30, schedule="constant"), tmp_path).run()
     assert summary["status"] == "failed"
     assert "NaN" in summary["reason"] or "nan" in summary["reason"] or "inf" in summary["reason"]
+    assert "on_nan" not in summary["reason"]  # which no run of the workbench can be given
+    assert not summary["reason"].endswith(".")  # a sentence goes on after it
     assert read_run(tmp_path).failed
 
 

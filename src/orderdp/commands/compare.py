@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from orderdp.commands.run_all import numbers, run_all
 from orderdp.commands.run_options import add_run_options, further_tests, place_of, settings_of
@@ -12,6 +13,7 @@ from orderdp.errors import ConfigError
 
 if TYPE_CHECKING:
     from orderdp.workbench.comparing import Place
+    from orderdp.workbench.grid import Contender
     from orderdp.workbench.settings import Settings
 
 __all__ = ["DESCRIPTION", "NAME", "SUMMARY", "add", "run"]
@@ -36,6 +38,8 @@ Started again with the same command it goes on where it was, after Ctrl-C or a k
 Policies, ratios, seeds and further test sets can be added later.
 """
 
+_RATIOS = "0.3,0.5,0.7"
+
 
 def add(parser: argparse.ArgumentParser) -> None:
     """What it takes."""
@@ -45,7 +49,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         metavar="P,P",
         help="which (default: the main five)",
     )
-    parser.add_argument("--prune-ratios", default="0.3,0.5,0.7", metavar="R,R", help="which (default: 0.3,0.5,0.7)")
+    parser.add_argument("--prune-ratios", metavar="R,R", help=f"which (default: {_RATIOS})")
     parser.add_argument("--seeds", default="0,1,2", metavar="S,S", help="which (default: 0,1,2)")
     parser.add_argument("--no-controls", action="store_true", help="run only the policies that are named")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at a time (default: 1)")
@@ -66,11 +70,14 @@ def run(options: argparse.Namespace) -> None:
     written = split_outside_brackets(options.policies, ",")
     contenders = [parse_contender(text) for text in written if text.strip()]
     seeds = numbers(options.seeds, int, "--seeds")
-    ratios = numbers(options.prune_ratios, float, "--prune-ratios")
     if options.jobs < 1:
         raise ConfigError(f"--jobs must be at least 1, got {options.jobs}.")
     base = settings_of(options, varied=True, policy="full")
-    runs = grid(base, contenders, ratios, seeds, controls=not options.no_controls)
+    if options.find_lossless:
+        contenders, runs = _searched(base, contenders, options)
+    else:
+        ratios = numbers(_RATIOS if options.prune_ratios is None else options.prune_ratios, float, "--prune-ratios")
+        runs = grid(base, contenders, ratios, seeds, controls=not options.no_controls)
     for settings in runs:
         check(settings)
     place, tests = place_of(options), further_tests(options)
@@ -79,9 +86,7 @@ def run(options: argparse.Namespace) -> None:
     remember_settings(base, options.out)
     try:
         if options.find_lossless:
-            _search(
-                base, [entry for entry in contenders if entry.policy not in ("full", "reduced")], seeds, place, options
-            )
+            _search(base, contenders, seeds, place, options)
         else:
             run_all(runs, place, jobs=options.jobs, quiet=options.quiet, tests=tests)
     except KeyboardInterrupt:
@@ -90,12 +95,36 @@ def run(options: argparse.Namespace) -> None:
     _report(options)
 
 
-def _search(base: Settings, contenders: list[Any], seeds: list[int], place: Place, options: argparse.Namespace) -> None:
-    from orderdp.workbench.lossless import find_lossless, possible_ratios
+def _searched(
+    base: Settings, contenders: list[Contender], options: argparse.Namespace
+) -> tuple[list[Contender], list[Settings]]:
+    """Whose ratios are searched, and the runs at both ends of the search, by which it is checked."""
+    from orderdp.workbench.lossless import possible_ratios
+    from orderdp.workbench.settings import CONTROLS
+
+    if options.prune_ratios is not None:
+        raise ConfigError(
+            f"--find-lossless chooses the ratios itself, got --prune-ratios {options.prune_ratios}. Give one of the "
+            "two; --resolution says how finely it searches."
+        )
+    searched = [contender for contender in contenders if contender.policy not in CONTROLS]
+    if not searched:
+        raise ConfigError("--find-lossless needs a policy with a ratio to search, and full data has none.")
+    ends = [base]
+    for contender in searched:
+        ratios = possible_ratios(base, contender, resolution=options.resolution)
+        own = replace(base, policy=contender.policy, policy_parameters=contender.parameters)
+        ends += [replace(own, prune_ratio=ratio) for ratio in (ratios[0], ratios[-1])]
+    return searched, ends
+
+
+def _search(
+    base: Settings, contenders: list[Contender], seeds: list[int], place: Place, options: argparse.Namespace
+) -> None:
+    from orderdp.workbench.lossless import find_lossless
 
     for contender in contenders:
-        possible_ratios(base, contender, resolution=options.resolution)  # before any is searched for
-    for contender in contenders:
+        name = replace(base, policy=contender.policy, policy_parameters=contender.parameters).label
         best = None
         for probe in find_lossless(
             base,
@@ -104,15 +133,12 @@ def _search(base: Settings, contenders: list[Any], seeds: list[int], place: Plac
             lambda runs: run_all(runs, place, jobs=options.jobs, quiet=options.quiet, tests=further_tests(options)),
             resolution=options.resolution,
         ):
-            say(f"{probe.row.label}: {probe.row.verdict}")
+            say(f"{probe.row.label}: {probe.said}")
             best = probe if probe.lossless else best
         if best is None:
-            say(f"{contender.policy}: no ratio that was tried is without a loss, as far as these seeds can tell.")
+            say(f"{name}: no ratio that was tried is without a loss, as far as these seeds can tell.")
         else:
-            say(
-                f"{contender.policy}: {100 * best.prune_ratio:g}% is the largest ratio without one "
-                f"({best.row.verdict})."
-            )
+            say(f"{name}: {100 * best.prune_ratio:g}% is the largest ratio without one ({best.row.verdict}).")
 
 
 def _report(options: argparse.Namespace) -> None:

@@ -11,6 +11,7 @@ from orderdp.errors import ConfigError
 
 if TYPE_CHECKING:
     from orderdp.coresets import Proxy
+    from orderdp.workbench.grid import Contender
 
 __all__ = ["DESCRIPTION", "NAME", "SUMMARY", "add", "run"]
 
@@ -56,6 +57,7 @@ def run(options: argparse.Namespace) -> None:
     from orderdp.coresets import NAMES, coreset_command, summary
     from orderdp.report.tables import show
     from orderdp.workbench.grid import parse_contender
+    from orderdp.workbench.running import make_folder
 
     if options.list:
         show("orderdp coreset --method NAME", ("name", "what it keeps"), [(name, summary(name)) for name in NAMES])
@@ -65,11 +67,12 @@ def run(options: argparse.Namespace) -> None:
     method = parse_contender(options.method, NAMES, "static method")
     if (options.data is None) == (options.from_features is None):
         raise ConfigError("give either --data D or --from-features FILE.")
+    make_folder(options.out.parent)  # or a proxy would be trained for nothing
     outcome = coreset_command(
         method.policy,
         options.prune_ratio,
         options.out,
-        proxy=None if options.data is None else _proxy(options),
+        proxy=None if options.data is None else _proxy(options, method),
         from_features=options.from_features,
         seed=options.seed,
         **method.parameters,
@@ -80,8 +83,8 @@ def run(options: argparse.Namespace) -> None:
     )
 
 
-def _proxy(options: argparse.Namespace) -> Proxy:
-    from orderdp.workbench.running import Runner
+def _proxy(options: argparse.Namespace, method: Contender) -> Proxy:
+    from orderdp.workbench.running import Runner, check
     from orderdp.workbench.settings import Settings
     from orderdp.workbench.static import make_proxy
 
@@ -92,7 +95,10 @@ def _proxy(options: argparse.Namespace) -> Proxy:
         seed=options.seed,
         proxy_epochs=options.proxy_epochs,
         proxy_inits=options.proxy_inits,
-        policy="full",
+        policy=method.policy,
+        policy_parameters=method.parameters,
+        prune_ratio=options.prune_ratio,
     )
+    check(settings)
     runner = Runner(Path(), data_dir=options.data_dir, device=options.device)
     return make_proxy(settings, runner.task(settings), options.cache, runner.device)

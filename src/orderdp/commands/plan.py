@@ -90,10 +90,14 @@ def _show_plan(plan: Plan) -> None:
         ("seen after all epochs", f"{plan.coverage:.2%}", _all_seen(plan)),
     ]
     if plan.hours is not None and plan.hours_saved is not None:
-        rows.append(("hours", f"{plan.hours:,.1f}", f"{plan.hours_saved:,.1f} saved"))
+        rows.append(("hours", _hours(plan.hours), f"{_hours(plan.hours_saved)} saved"))
     if plan.money_saved is not None:
         rows.append(("money saved", f"{plan.money_saved:,.2f}", "time taken to follow samples"))
     show(f"{plan.n:,} samples, {plan.epochs} epochs, {plan.saved:.1%} pruned", ("", "", ""), rows)
+
+
+def _hours(hours: float) -> str:
+    return f"{hours:,.1f}" if hours >= 10 else f"{hours:.2g}"  # a run of minutes does not take 0.0 hours
 
 
 def _all_seen(plan: Plan) -> str:

@@ -33,6 +33,8 @@ a server with graphics cards. Started again with the same command it goes on whe
 repeated, and suites that share runs in a folder share their cost.
 """
 
+_OUT = Path("reproduced")
+
 
 def add(parser: argparse.ArgumentParser) -> None:
     """What it takes."""
@@ -54,7 +56,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--device", default="auto", metavar="NAME", help="cpu, cuda, ... (default: a card if there is one)"
     )
     parser.add_argument("--data-dir", type=Path, metavar="DIR", help="where data are looked for first")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="for figures, tables and records (default: reproduced)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help=f"for figures, tables and records (default: {_OUT})")
     parser.add_argument("--format", default="png", metavar="F", help="of figures: png, svg or html (default: png)")
     parser.add_argument("--quiet", action="store_true", help="no progress")
 
@@ -108,7 +110,7 @@ def _theory(options: argparse.Namespace) -> None:
     from orderdp.report.charts import save
 
     _, draw = theory_figures.FIGURES[options.id]
-    out = options.out or Path()
+    out = options.out or _OUT
     out.mkdir(parents=True, exist_ok=True)
     path = out / f"{options.id}.{options.format}"
     save(draw(), path)
@@ -127,7 +129,7 @@ def _suite(suite: Suite, options: argparse.Namespace) -> None:
     if options.scale is None:
         times = "; ".join(f"{name}: {needs(scale, smoke=name == 'smoke')}" for name, scale in suite.scales.items())
         raise ConfigError(f"give --scale, which decides what it takes. {times}.")
-    out = options.out or Path("reproduced")
+    out = options.out or _OUT
     check_ending(out / f"{suite.id}.{options.format}")
     if options.jobs < 1:
         raise ConfigError(f"--jobs must be at least 1, got {options.jobs}.")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from orderdp.checks import checked_labels
-from orderdp.coresets.given import check_label_range, checked_held_out, checked_numbers, common_length
+from orderdp.coresets.given import check_label_range, checked_held_out, checked_marks, checked_numbers, common_length
 from orderdp.coresets.needs import Needs
 from orderdp.coresets.source import Labelled
 from orderdp.errors import ConfigError, DatasetError
@@ -53,7 +53,7 @@ class Arrays:
         self._given: dict[str, np.ndarray | None] = {
             "features": checked_numbers("features", features, (2, 3)),
             "logits": checked_numbers("logits", logits, (2, 3)),
-            "correct": None if correct is None else np.atleast_2d(np.asarray(correct, dtype=np.bool_)),
+            "correct": checked_marks("correct", correct),
             # Not cut to single precision: they are ranked as they are.
             "scores": checked_numbers("scores", scores, (1,), np.float64),
         }

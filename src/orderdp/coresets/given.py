@@ -11,7 +11,15 @@ from orderdp.checks import checked_labels
 from orderdp.coresets.source import Labelled
 from orderdp.errors import DatasetError
 
-__all__ = ["check_finite", "check_label_range", "checked_held_out", "checked_numbers", "common_length", "first_few"]
+__all__ = [
+    "check_finite",
+    "check_label_range",
+    "checked_held_out",
+    "checked_marks",
+    "checked_numbers",
+    "common_length",
+    "first_few",
+]
 
 _ROWS_AT_ONCE = 4096
 _SAMPLES_AXIS = {"features": -2, "logits": -2, "correct": 1, "scores": 0, "labels": 0}
@@ -44,7 +52,7 @@ def checked_numbers(name: str, values: Any, dimensions: tuple[int, ...], dtype: 
     if values is None:
         return None
     array = np.asarray(values)
-    if array.ndim not in dimensions or not np.issubdtype(array.dtype, np.number):
+    if array.ndim not in dimensions or not np.issubdtype(array.dtype, np.number) or np.iscomplexobj(array):
         wanted = " or ".join(map(str, dimensions))
         raise DatasetError(
             f"{name} must be numbers in {wanted} dimension(s), got {array.dtype} of shape {array.shape}."
@@ -56,6 +64,19 @@ def checked_numbers(name: str, values: Any, dimensions: tuple[int, ...], dtype: 
         if not np.can_cast(array.dtype, dtype):
             check_finite(f"{name} in single precision", after)
     return cast
+
+
+def checked_marks(name: str, values: Any) -> np.ndarray | None:
+    """True and False, or 1 and 0, by epoch and sample, None, or an error: a predicted class is no mark."""
+    if values is None:
+        return None
+    array = np.atleast_2d(np.asarray(values))
+    if array.ndim != 2 or not ((array == 0) | (array == 1)).all():
+        raise DatasetError(
+            f"{name} must be True or False for each epoch and sample, (epochs, n), got {array.dtype} of shape "
+            f"{array.shape}{' with other values' if array.ndim == 2 else ''}. Give predictions == labels."
+        )
+    return array.astype(np.bool_)
 
 
 def common_length(given: Mapping[str, np.ndarray | None], labels: Any = None, prefix: str = "") -> int:

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from orderdp.diagnostics.untouched import as_in_training
+from orderdp.errors import ConfigError
 from orderdp.policy import Selection
 from orderdp.randomness import generator
 
@@ -59,6 +60,11 @@ def gradient_cosine(
         seed: Of the order.
     """
     begun = time.perf_counter()
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ConfigError(
+            "a gradient is that of parameters that are trained, and the model has none with requires_grad. Unfreeze "
+            "some, or give the part of the model that is trained."
+        )
     order = generator(seed, "gradient cosine").permutation(n)
     kept = np.zeros(n, dtype=np.bool_)
     kept[selection.indices] = True

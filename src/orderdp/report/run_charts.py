@@ -87,7 +87,7 @@ def _all(rows: Sequence[Row], looks: dict[str, Series]) -> Iterator[Chart]:
 
 
 _FINAL = "After the last epoch, mean and standard deviation over seeds; the dashed line is full data."
-_TIME = "Over the time spent on training, selection and overhead; evaluation is not counted."
+_TIME = "Over the time spent on training, selection, overhead and a coreset's proxy; evaluation is not counted."
 _LEARNING = "On the test set after each epoch, mean and standard deviation over seeds. The steep beginning is cut off."
 _COST = "Mean over seeds, per run."
 _USAGE = "Share of the samples that were trained on so many times. Full data uses each one once an epoch."

@@ -109,9 +109,10 @@ def _main_sentence(row: Row, times: bool) -> str:
 
 
 def _control_sentences(row: Row) -> list[str]:
+    like = "at nearly the same cost" if row.prune_ratio is None else "at the same ratio"
     controls = (
         (row.against_reduced, "full data with fewer epochs at the same cost"),
-        (row.against_random, "dynamic random at the same ratio"),
+        (row.against_random, f"dynamic random {like}"),
     )
     return [f"It is {_relation(found)} {name} ({_interval(found)})." for found, name in controls if found is not None]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from orderdp.report.run_facts import in_percent, metric_name
+from orderdp.report.run_tables import note
 from orderdp.report.tables import show
 from orderdp.workbench.intervals import Difference
 from orderdp.workbench.statistics import Row
@@ -28,8 +29,10 @@ def show_comparison(title: str, rows: Sequence[Row], say: Callable[[str], None])
     shown = [[line[place] for place in used] for line in lines]
     show(f"{title}: samples and time saved, points gained", [header[place] for place in used], shown, numbers=True)
     for row in rows:
-        if row.policy != "full":
-            say(f"  {row.label}: {row.verdict}")
+        troubled = row.failed or row.unfinished
+        if troubled or row.policy != "full":
+            # The table does not say over how many seeds its means are; where some are missing, that must not be missed.
+            say(f"  {row.label}: {row.verdict}" + (f" ({note(row)})" if troubled else ""))
 
 
 def _line(row: Row) -> list[str]:

@@ -121,6 +121,12 @@ def plan(
     price = None if price is None else checked_positive("price", price, zero_allowed=True)
     steps, _ = steps_within([(q, q)], batch_size, drop_last=drop_last, world_size=world_size)
     full_steps, _ = steps_within([(n, n)], batch_size, drop_last=drop_last, world_size=world_size)
+    if steps == 0:
+        raise ConfigError(
+            f"an epoch must have a step at least; the {q} samples it keeps make none, in batches of {batch_size} for "
+            f"each of {world_size} processes{', the last of which is left out if it is smaller' if drop_last else ''}. "
+            "Choose smaller batches or fewer processes, or prune less."
+        )
     seen = coverage(n, s, q, epochs)
     hours_saved = None if hours is None else hours * (1 - q / n)
     return Plan(
@@ -159,5 +165,9 @@ def _sizes(n: Any, prune_ratio: Any, exploration: Any, exploitation: Any) -> tup
         raise ConfigError(f"n must be a whole number of samples, at least 1, got {n!r}.")
     check_dials(prune_ratio, exploration, exploitation)
     s, q = pool_sizes(int(n), prune_ratio, exploration, exploitation)
+    if q < 1:
+        given = {"prune_ratio": prune_ratio, "exploration": exploration, "exploitation": exploitation}
+        said = ", ".join(f"{name}={value}" for name, value in given.items() if value is not None)
+        raise ConfigError(f"{said} keeps {q} of {n} samples; at least one must be left. Prune less.")
     check_design(int(n), s, q)
     return s, q

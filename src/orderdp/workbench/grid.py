@@ -118,7 +118,7 @@ def grid(
 def _known() -> list[str]:
     from orderdp.coresets.registry import NAMES as STATIC
 
-    return [*NAMES, *CONTROLS, *STATIC]
+    return list(dict.fromkeys((*NAMES, *CONTROLS, *STATIC)))  # "full" is a policy and a control
 
 
 def split_outside_brackets(text: str, separator: str) -> list[str]:

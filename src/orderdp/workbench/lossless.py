@@ -23,13 +23,19 @@ class Probe(NamedTuple):
 
     Attributes:
         prune_ratio: The ratio.
-        lossless: Whether no loss could be measured.
+        lossless: Whether no run failed and no loss could be measured.
         row: What was measured.
     """
 
     prune_ratio: float
     lossless: bool
     row: Row
+
+    @property
+    def said(self) -> str:
+        """What was measured, in words, and how many runs failed."""
+        failed = len(self.row.failed)
+        return f"{self.row.verdict}; {failed} of its runs failed" if failed and self.row.runs else self.row.verdict
 
 
 def find_lossless(
@@ -45,7 +51,7 @@ def find_lossless(
 
     "Without a measurable loss" means that the interval of the paired differences to full data reaches up to 0, and not
     further down than a point. What counts as measurable depends on the number of seeds: the row says within how many
-    points. A ratio about which nothing can be said counts as one with a loss.
+    points. A ratio about which nothing can be said counts as one with a loss, and so does one at which a run failed.
 
     Args:
         base: What the runs have in common.
@@ -55,8 +61,9 @@ def find_lossless(
         high: The largest ratio that is tried.
         resolution: The ratios tried are multiples of this.
     """
-    if len(set(seeds)) < 2:
-        raise ConfigError(f"a loss can only be measured with at least two seeds, got {list(seeds)}.")
+    seeds = list(dict.fromkeys(seeds))  # a run that is named twice would be trained twice at the same time
+    if len(seeds) < 2:
+        raise ConfigError(f"a loss can only be measured with at least two seeds, got {seeds}.")
     full = [replace(base, policy="full", policy_parameters={}, prune_ratio=None, seed=seed) for seed in seeds]
     own = replace(base, policy=contender.policy, policy_parameters=contender.parameters)
     ratios = possible_ratios(base, contender, high=high, resolution=resolution)
@@ -65,7 +72,7 @@ def find_lossless(
         place = (good + bad) // 2
         runs = [replace(own, prune_ratio=ratios[place], seed=seed) for seed in seeds]
         row = next(row for row in compare(train(full + runs)) if row.policy == contender.policy)
-        lossless = shows_no_loss(row.against_full)
+        lossless = shows_no_loss(row.against_full) and not row.failed
         yield Probe(ratios[place], lossless, row)
         good, bad = (place, bad) if lossless else (good, place)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any
 
+from orderdp.workbench.reading import seconds_of
 from orderdp.workbench.settings import Settings
 
 __all__ = ["Progress", "result", "show_progress"]
@@ -118,8 +119,7 @@ def _outcome(run: Settings, summary: dict[str, Any]) -> str:
     name = f"{run.label}, seed {run.seed}"
     if summary["status"] != "done":
         return f"{name}: failed, {summary.get('reason')}"
-    seconds = sum(summary[f"{part}_seconds"] for part in ("training", "selection", "overhead"))
-    return f"{name}: {result(summary)}, {_duration(seconds)}"
+    return f"{name}: {result(summary)}, {_duration(seconds_of(summary))}"
 
 
 def result(summary: Mapping[str, Any]) -> str:

@@ -12,12 +12,13 @@ import torch
 from orderdp.coresets.registry import build
 from orderdp.errors import ConfigError
 from orderdp.naming import checked_name
+from orderdp.planning import check_dials
 from orderdp.workbench.diagnosing import Closeness
-from orderdp.workbench.grid import check_parameters
+from orderdp.workbench.grid import Contender, check_parameters, takes_ratio
 from orderdp.workbench.learning_rates import SCHEDULES
 from orderdp.workbench.locking import alone_in
 from orderdp.workbench.optimisers import OPTIMISERS
-from orderdp.workbench.settings import Settings
+from orderdp.workbench.settings import CONTROLS, Settings
 from orderdp.workbench.static import choose, is_static
 from orderdp.workbench.task import Task, load_task
 from orderdp.workbench.training import Training, policy_of
@@ -36,6 +37,21 @@ def check(settings: Settings) -> None:
         _check_static(settings)
     else:
         policy_of(settings)
+        _check_ratio(settings)
+
+
+def _check_ratio(settings: Settings) -> None:
+    """Raises where tables would show a ratio that the policy does not keep to."""
+    parameters = settings.policy_parameters
+    if settings.prune_ratio is None or settings.policy in CONTROLS:
+        return
+    if {"exploration", "exploitation"} <= set(parameters):
+        check_dials(settings.prune_ratio, parameters["exploration"], parameters["exploitation"])
+    elif not takes_ratio(Contender(settings.policy, dict(parameters))):
+        raise ConfigError(
+            f"{settings.policy!r} decides by itself how much it leaves out, got a prune ratio of "
+            f"{settings.prune_ratio}. Leave it out."
+        )
 
 
 def _check_static(settings: Settings) -> None:

@@ -164,7 +164,7 @@ class Settings:
         return [
             f"{name}: was {other.get(name)!r}, is {own.get(name)!r}"
             for name in names
-            if own.get(name) != other.get(name)
+            if _written(name, own.get(name)) != _written(name, other.get(name))
         ]
 
 
@@ -181,6 +181,12 @@ def planned_epochs(policy: str, epochs: int, prune_ratio: float | None) -> int:
 
 def _defaults() -> dict[str, Any]:
     return Settings().as_dict()
+
+
+def _written(name: str, value: Any) -> str:
+    """A setting as `run_id` sees it: 1 and 1.0 are two, unless they are the default."""
+    default = _defaults().get(name)
+    return json.dumps(default if value == default else value, sort_keys=True)
 
 
 #: Named starting points. The paper's own recipes, and one for two cores.

@@ -138,7 +138,8 @@ class Training:
                 while self._pruner.epoch < self.settings.epochs_run:
                     self._train_epoch()
             except (DivergedError, SingleSampleError, NonFiniteLossError) as error:
-                return self._finish("failed", str(error))
+                # What happened; the advice that may follow is for loops of one's own, which can say on_nan="warn".
+                return self._finish("failed", str(error).partition(". ")[0])
             except (KeyboardInterrupt, BrokenPipeError):  # the second: nobody reads what is said of the progress
                 if not self._in_step:  # else what is there does not fit together, and the last checkpoint does
                     self._save()

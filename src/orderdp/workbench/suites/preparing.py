@@ -9,9 +9,10 @@ from orderdp.errors import ConfigError, DatasetError
 from orderdp.naming import checked_name
 from orderdp.workbench.suites.suite import Part, Suite
 
-__all__ = ["prepare"]
+__all__ = ["BROUGHT", "prepare"]
 
-_BROUGHT = {"imagenet": "ImageNet as a folder with train/CLASS/ and val/CLASS/"}
+#: What the user has to bring, by the names that suites have for it.
+BROUGHT = {"imagenet": "ImageNet as a folder with train/CLASS/ and val/CLASS/"}
 
 
 def prepare(
@@ -30,9 +31,9 @@ def prepare(
     parts = suite.scales[scale].parts
     names = [str(part.base["data"]) for part in parts]
     chosen = {name: _chosen(name, names, data) for name in names}
-    missing = [name for name in chosen if chosen[name] in _BROUGHT]
+    missing = [name for name in chosen if chosen[name] in BROUGHT]
     if missing:
-        what = " and ".join(_BROUGHT[name] for name in missing)
+        what = " and ".join(BROUGHT[name] for name in missing)
         raise DatasetError(
             f"{suite.id} at scale {scale!r} needs {what}, which this library cannot fetch. "
             f"Name it with --data {missing[0]}=DIR."

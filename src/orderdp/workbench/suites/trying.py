@@ -20,12 +20,13 @@ __all__ = ["Trial", "try_out"]
 
 
 class Trial(NamedTuple):
-    """What the first steps of a run took."""
+    """What the first steps of a run took, and why it failed if it did."""
 
     part: Part
     planned: Planned
     steps: int
     seconds_a_step: float
+    reason: str | None = None
 
 
 class _EnoughError(Exception):
@@ -48,10 +49,10 @@ def try_out(parts: Sequence[Part], place: Place, steps: int) -> Iterator[Trial]:
         runner = place._replace(out=Path(folder)).runner()
         for part in parts:
             for planned in _one_of_each(part):
-                clock = _Clock(steps)
+                clock, reason = _Clock(steps), None
                 with suppress(_EnoughError):
-                    runner.run(planned.settings, clock.watch)
-                yield Trial(part, planned, len(clock.times), clock.seconds_a_step)
+                    reason = runner.run(planned.settings, clock.watch).get("reason")  # of a run that failed
+                yield Trial(part, planned, len(clock.times), clock.seconds_a_step, reason)
 
 
 def _one_of_each(part: Part) -> list[Planned]:
