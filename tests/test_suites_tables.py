@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -104,6 +106,18 @@ def test_every_method_of_the_paper_is_run_at_its_scale() -> None:
         for made in suite.scales["paper"].parts:
             printed = set(suite.printed.values.get(made.beside, {}))
             assert printed <= {method.name for method in made.methods}
+
+
+def test_a_method_that_broke_down_does_not_hide_the_others_in_a_figure() -> None:
+    made = part(FULL, RANDOM, INFOBATCH, ORDERDP)
+    numbers: dict[tuple[str, float | None], list[float]] = {(FULL.name, None): [91.0], (INFOBATCH.name, 0.5): [10.0]}
+    numbers |= {(RANDOM.name, 0.5): [89.0], (ORDERDP.name, 0.5): [90.0]}
+    figure = draw(SUITES["table-static"], [results(made, numbers)]).to_dict()
+    written = json.dumps(figure, ensure_ascii=False)
+    assert "◂ -81.0" in written
+    domains = [tuple(map(float, found.split(","))) for found in re.findall(r'"domain": \[(-[^"\]]*)\]', written)]
+    assert domains
+    assert all(low == pytest.approx(-2.16) for low, _ in domains)
 
 
 def test_what_a_static_method_chose_with_is_part_of_what_it_cost() -> None:

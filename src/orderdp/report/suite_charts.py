@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from orderdp.workbench.suites.stages import StagePoint, stability_points, stage_
 
 __all__ = ["draw"]
 
+_FAR_BELOW = 20.0  # points below full data, where training did not just lose something
 _STAGE_VALUES = {"table-jaccard": ("jaccard", "Jaccard similarity"), "table-cosine": ("cosine", "cosine")}
 
 
@@ -71,24 +73,39 @@ def _gap_panel(points: list[dict[str, Any]], order: list[str], title: str, label
     offset = {"yOffset": alt.YOffset("ratio:N", sort=ratios)} if len(ratios) > 1 else {}
     legend = alt.Legend(orient="bottom", title=None) if len(ratios) > 1 else None
     blues = ["#9ecae1", "#4292c6", "#08519c"] if len(ratios) > 1 else ["#0a7ac0"]
-    base = alt.Chart(alt.Data(values=points)).encode(
-        y=alt.Y("method:N", title=None, scale=alt.Scale(domain=order), axis=alt.Axis(labelLimit=180, labels=labels)),
-        color=alt.Color("ratio:N", sort=ratios, legend=legend, scale=alt.Scale(domain=ratios, range=blues)),
-        tooltip=["method:N", "ratio:N", alt.Tooltip("gap:Q", format="+.2f")],
+    encodings = {
+        "y": alt.Y("method:N", title=None, scale=alt.Scale(domain=order), axis=alt.Axis(labelLimit=180, labels=labels)),
+        "color": alt.Color("ratio:N", sort=ratios, legend=legend, scale=alt.Scale(domain=ratios, range=blues)),
+        "tooltip": ["method:N", "ratio:N", alt.Tooltip("gap:Q", format="+.2f")],
         **offset,
-    )
+    }
     axis = "accuracy minus that of full data (points)"
-    gaps = [0.0, *(point["gap"] for point in points)]
+    broken = _broken_down([point["gap"] for point in points])
+    sound = [point for point in points if point["gap"] not in broken]
+    gaps = [0.0, *(point["gap"] for point in sound)]
     margin = 0.08 * (max(gaps) - min(gaps)) or 0.5
     # With two or three seeds an interval can be wider than all that was measured; what is outside is cut off.
     scale = alt.Scale(domain=[min(gaps) - margin, max(gaps) + margin], nice=False)
+    base = alt.Chart(alt.Data(values=sound)).encode(**encodings)
     whiskers = base.mark_rule(strokeWidth=1.5, clip=True).encode(x=alt.X("low:Q", title=axis, scale=scale), x2="high:Q")
     dots = base.mark_point(filled=True, size=55, opacity=1).encode(
         x=alt.X("gap:Q", title=axis, scale=scale, axis=alt.Axis(tickCount=6))
     )
     zero = alt.Chart(alt.Data(values=[{"x": 0}])).mark_rule(strokeDash=[4, 3], color="#808080").encode(x="x:Q")
+    edge = [{**point, "said": f"◂ {point['gap']:+.1f}"} for point in points if point["gap"] in broken]
+    away = alt.Chart(alt.Data(values=edge)).encode(**encodings).mark_text(align="left", dx=4)
+    layers = [zero, whiskers, dots, *([away.encode(x=alt.value(0), text="said:N")] if edge else [])]
     height = (16 + 8 * len(ratios)) * len(order)
-    return alt.layer(zero, whiskers, dots).properties(width=300, height=height, title=title)
+    return alt.layer(*layers).properties(width=300, height=height, title=title)
+
+
+def _broken_down(gaps: list[float]) -> set[float]:
+    """The gaps that are told by a number at the edge, or they would hide the differences between all others.
+
+    >>> sorted(_broken_down([-1.0, -2.5, -80.9])), sorted(_broken_down([-20.0, -21.0, -30.0]))
+    ([-80.9], [])
+    """
+    return {gap for gap in gaps if gap < min(-_FAR_BELOW, 5 * statistics.median(gaps))} if gaps else set()
 
 
 # -- stages ---------------------------------------------------------------------------------------------------------
