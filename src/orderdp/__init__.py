@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from orderdp import coresets, diagnostics, errors, policies, theory
     from orderdp.loading import Indexed
     from orderdp.losses import last_layer_gradient_norm, per_sample, top_mean
-    from orderdp.policies import OrderDP
+    from orderdp.policies import Budget, OrderDP, Unlearned
     from orderdp.policy import Column, Context, Policy, Selection
     from orderdp.pruner import Pruner
     from orderdp.state import load_checkpoint, save_checkpoint
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Budget": "orderdp.policies",
     "Column": "orderdp.policy",
     "Context": "orderdp.policy",
     "Indexed": "orderdp.loading",
@@ -27,6 +28,7 @@ _HOMES = {
     "Policy": "orderdp.policy",
     "Pruner": "orderdp.pruner",
     "Selection": "orderdp.policy",
+    "Unlearned": "orderdp.policies",
     "last_layer_gradient_norm": "orderdp.losses",
     "load_checkpoint": "orderdp.state",
     "per_sample": "orderdp.losses",
@@ -36,6 +38,7 @@ _HOMES = {
 _MODULES = ("coresets", "diagnostics", "errors", "losses", "policies", "theory")
 
 __all__ = [
+    "Budget",
     "Column",
     "Context",
     "Indexed",
@@ -43,6 +46,7 @@ __all__ = [
     "Policy",
     "Pruner",
     "Selection",
+    "Unlearned",
     "__version__",
     "coresets",
     "diagnostics",

@@ -19,7 +19,7 @@ from orderdp.loading import length_of
 from orderdp.naming import checked_name
 from orderdp.origin import check_origin, with_origin
 from orderdp.planning import Split, is_count, steps_within
-from orderdp.policy import Policy, describe
+from orderdp.policy import Policy, describe, total_samples
 from orderdp.readings import Readings
 from orderdp.sampling import PrunedBatchSampler, PrunedSampler
 from orderdp.scores import ScoreTable
@@ -218,6 +218,9 @@ class Pruner(Readings):
         """
         if not is_count(epochs, least=0):
             raise ConfigError(f"epochs must be a whole number, at least 0, got {epochs!r}.")
+        total = total_samples(self.policy, self.n, epochs) if epochs else None
+        if total is not None:
+            return self._steps_of(total, batch_size, drop_last, world_size, accumulate)
         fewest, most = steps_within(
             (self._timeline.size_bounds(number) for number in range(epochs)),
             batch_size,
@@ -235,6 +238,21 @@ class Pruner(Readings):
                 most,
             )
         return fewest
+
+    def _steps_of(self, total: int, batch_size: int, drop_last: bool, world_size: int, accumulate: int) -> int:
+        """The number of steps that a budget of so many samples makes, all of them full."""
+        full, _ = steps_within([(total, total)], batch_size, drop_last=True, world_size=world_size)
+        if drop_last and accumulate == 1:
+            return full
+        fewest_samples = self._timeline.size_bounds(0)[0]
+        epochs = -(-total // max(1, fewest_samples))
+        raise UnknownSizeError(
+            f"{describe(self.policy)} decides by the losses how long an epoch is, and each may end in a smaller step: "
+            f"there are between {-(-full // accumulate)} and {full + epochs} steps. With drop_last=True and without "
+            f"accumulation there are exactly {full}; or let the schedule follow Pruner.progress.",
+            -(-full // accumulate),
+            full + epochs,
+        )
 
     def size_bounds(self, epoch: int) -> tuple[int, int]:
         """The fewest and the most samples that epoch can have; equal where the policy's size is known in advance.
