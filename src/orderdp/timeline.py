@@ -86,11 +86,15 @@ class Timeline:
         for epoch in range(self.clock.epoch, self._epochs or self.clock.epoch + 1):
             self.size_bounds(epoch)
 
+    def nominal_ratio(self, epoch: int) -> float | None:
+        """The share that the policy says it leaves out of that epoch; None where it does not say."""
+        return nominal_ratio(self._policy, self.selector.offered, self.context(epoch))
+
     def nominal_saved(self) -> float:
         """The share that the policy says it leaves out of the current epoch; where it does not say, the middle."""
         epoch = self._planned()
         n = self.selector.offered
-        nominal = nominal_ratio(self._policy, n, self.context(epoch))
+        nominal = self.nominal_ratio(epoch)
         return 1 - sum(self.size_bounds(epoch)) / (2 * n) if nominal is None else nominal
 
     def _planned(self) -> int:

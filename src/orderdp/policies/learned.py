@@ -1,8 +1,8 @@
 """Rules that skip what is learned: a sample is learned when its last loss is at or below a threshold.
 
 A learned sample has little left to teach: for softmax cross-entropy the gradient of a sample with loss c, in the
-logits, has norm at most sqrt(2) (1 - exp(-c)). So what these rules leave out is bounded (`orderdp.theory.learned`), which
-is not so where the hardest are kept and all others dropped.
+logits, has norm at most sqrt(2) (1 - exp(-c)). So what these rules leave out is bounded (`orderdp.theory.learned`),
+which is not so where the hardest are kept and all others dropped.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ class Unlearned(_Learning):
 
     prune_ratio: float
     _: KW_ONLY
-    learned: Threshold = Probability()  # noqa: RUF009 (a value)
+    learned: Threshold = Probability()
     refresh: float = 0.0
     unbiased: bool = False
 
@@ -241,7 +241,7 @@ class SkipLearned(_Learning):
     """
 
     _: KW_ONLY
-    learned: Threshold = Probability()  # noqa: RUF009 (a value)
+    learned: Threshold = Probability()
     refresh: float = 0.1
     unbiased: bool = False
 

@@ -64,10 +64,12 @@ class ImageTask:
         """All training images without augmentation, for proxies."""
         return self._train.eval_batch(torch.arange(len(self.train_set))), self.data.train.labels
 
-    def batches(self, pruner: Pruner, batch_size: int, seed: int) -> Iterator[tuple[torch.Tensor, Any]]:
+    def batches(
+        self, pruner: Pruner, batch_size: int, seed: int, *, drop_last: bool = False
+    ) -> Iterator[tuple[torch.Tensor, Any]]:
         """What is left of the epoch; the pictures depend on (seed, epoch, index) alone."""
         epoch = pruner.epoch
-        sampler = iter(pruner.batch_sampler(batch_size))
+        sampler = iter(pruner.batch_sampler(batch_size, drop_last))
         while True:
             start = time.perf_counter()
             indices = next(sampler, None)
