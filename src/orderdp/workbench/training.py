@@ -26,13 +26,23 @@ from orderdp.workbench.static import StaticChoice
 from orderdp.workbench.stopwatch import NOT_COUNTED, PARTS, Stopwatch
 from orderdp.workbench.task import Losses, Task, drops_last, task_batches
 
-__all__ = ["MODEL_FILE", "DivergedError", "SingleSampleError", "Training", "policy_of"]
+__all__ = ["MODEL_FILE", "DivergedError", "SingleSampleError", "Training", "check_full_batch", "policy_of"]
 
 MODEL_FILE = "model.pt"
 """The trained weights, in the folder of a run that is done."""
 
 _CHECKPOINT = "checkpoint.pt"
 _COUNTS = ("batch", "recorded", "samples", "loss_count", "metric")
+
+
+def check_full_batch(pruner: Pruner, batch_size: int, label: str) -> None:
+    """Raises where an epoch may be smaller than a batch, so that nothing of it would be trained on."""
+    fewest, _ = pruner.size_bounds(0)
+    if fewest < batch_size:
+        raise ConfigError(
+            f"an epoch of {label} may have {fewest} samples, less than one batch of {batch_size}, and incomplete "
+            "batches are left out. Choose a smaller --batch-size, prune less, or give --keep-last."
+        )
 
 
 class DivergedError(Exception):
@@ -106,6 +116,8 @@ class Training:
         self._batch_size, self._lr_factor = settings.batch_size, 1.0
         if settings.steps == "same":
             self._batch_size, self._lr_factor = self._pruner.same_steps(settings.batch_size)
+        if self._drop_last:
+            check_full_batch(self._pruner, self._batch_size, settings.label)
         self._learner = Learner(settings, task, device)
         self._generators = GlobalGenerators.seeded(settings.seed, device)  # to begin with
         self._diagnosis = Diagnosis(self._pruner, self._learner.model, task, settings, folder, closeness=diagnose)
