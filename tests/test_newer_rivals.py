@@ -2,14 +2,44 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
-from orderdp import policies
+from orderdp import Pruner, policies
 from orderdp.errors import ConfigError
-from orderdp.policies import Balanced, Calibrated
+from orderdp.policies import Balanced, Calibrated, OnlineBatchSelection, SelectiveByRank
 from orderdp.policy import Context
-from tests.support import table_with
+from tests.support import draw, table_with
+
+
+def successive(weights: dict[int, float], count: int) -> dict[int, float]:
+    """The probability of each to be among `count` drawn one after the other, by weight among those left."""
+    if count == 0:
+        return dict.fromkeys(weights, 0.0)
+    total = sum(weights.values())
+    chances = {i: weight / total for i, weight in weights.items()}
+    for first, weight in weights.items():
+        others = {i: other for i, other in weights.items() if i != first}
+        for i, chance in successive(others, count - 1).items():
+            chances[i] += weight / total * chance
+    return chances
+
+
+def shares_kept(select: Callable[[int], np.ndarray], n: int, rounds: int) -> np.ndarray:
+    """How often each sample is kept over so many seeds."""
+    counts = np.zeros(n)
+    for seed in range(rounds):
+        counts[select(seed)] += 1 / rounds
+    return counts
+
+
+def assert_within_five_errors(counts: np.ndarray, wanted: np.ndarray, rounds: int) -> None:
+    errors = np.sqrt(wanted * (1 - wanted) / rounds)
+    assert (np.abs(counts - wanted) <= 5 * errors + 1e-9).all(), (counts, wanted)
+
 
 # -- calibrated with tempered weights -------------------------------------------------------------------------------
 
@@ -67,6 +97,102 @@ def test_the_power_changes_weights_and_not_who_is_kept() -> None:
     assert Calibrated(0.0, power=0.5).select(table, context).weights is None
 
 
+# -- online batch selection -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pressure", [1.0, 5.0, 100.0])
+def test_online_batch_selection_draws_by_rank_without_replacement(pressure: float) -> None:
+    losses = np.array([0.3, 2.0, np.inf, 0.1, 1.0], dtype=np.float32)  # ranks 3, 1, 0, 4, 2: unseen before all
+    ranks = {0: 3, 1: 1, 2: 0, 3: 4, 4: 2}
+    wanted = successive({i: pressure ** (-rank / 5) for i, rank in ranks.items()}, 2)
+    policy, table = OnlineBatchSelection(0.6, start=pressure, end=pressure), table_with(losses)
+    counts = shares_kept(lambda seed: draw(policy, table, seed=seed), 5, 6000)
+    assert_within_five_errors(counts, np.array([wanted[i] for i in range(5)]), 6000)
+    assert counts.sum() == pytest.approx(2)
+
+
+def test_the_pressure_falls_geometrically_over_the_epochs() -> None:
+    policy = OnlineBatchSelection(0.5)
+    shown = [policy.pressure(Context(n=10, epoch=epoch, epochs=5)) for epoch in range(7)]
+    assert shown == pytest.approx([100, 100**0.75, 10, 100**0.25, 1, 1, 1])
+    assert OnlineBatchSelection(0.5).pressure(Context(n=10, epoch=0, epochs=1)) == pytest.approx(100)
+    rising = OnlineBatchSelection(0.5, start=2.0, end=8.0)
+    assert [rising.pressure(Context(n=10, epoch=e, epochs=3)) for e in range(3)] == pytest.approx([2, 4, 8])
+
+
+def test_online_batch_selection_asks_for_the_number_of_epochs_unless_the_pressure_stays() -> None:
+    with pytest.raises(ConfigError, match=r"Give Pruner\(\.\.\., epochs=\.\.\.\), or .*start and end equal"):
+        Pruner(OnlineBatchSelection(0.4), 100)
+    assert Pruner(OnlineBatchSelection(0.4, start=10, end=10), 100).steps(3, 20) == 9
+    assert Pruner(OnlineBatchSelection(0.4), 100, epochs=3).steps(3, 20) == 9
+
+
+def test_equal_losses_are_ranked_by_chance() -> None:
+    policy, table = OnlineBatchSelection(0.5, start=1e6, end=1e6), table_with(np.full(6, 2.0, dtype=np.float32))
+    counts = shares_kept(lambda seed: draw(policy, table, seed=seed), 6, 4000)
+    assert_within_five_errors(counts, np.full(6, 0.5), 4000)
+    unseen = shares_kept(lambda seed: draw(policy, table_with(np.full(6, np.inf)), seed=seed), 6, 4000)
+    assert_within_five_errors(unseen, np.full(6, 0.5), 4000)
+
+
+def test_without_limit_the_pressure_keeps_the_hardest() -> None:
+    losses = np.random.default_rng(0).permutation(40).astype(np.float32)
+    kept = draw(OnlineBatchSelection(0.5, start=1e300, end=1e300), losses)
+    assert losses[kept].mean() > 28  # 29.5 are the hardest twenty, 19.5 any
+
+
+# -- selective by rank ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("prune_ratio", [0.5, 0.25])
+@pytest.mark.parametrize("plain", [0.0, 0.4])
+def test_selective_by_rank_keeps_a_plain_share_and_draws_the_rest_by_rank(prune_ratio: float, plain: float) -> None:
+    losses = np.array([3.0, 1.0, 2.0, 5.0, np.inf], dtype=np.float32)
+    kept_whole = round(plain * 5)
+    by_rank = round((1 - prune_ratio) * (5 - kept_whole))
+    wanted, sets = np.zeros(5), list(itertools.combinations(range(5), kept_whole))
+    for whole in sets:  # every plain set is equally likely
+        rest = sorted((i for i in range(5) if i not in whole), key=lambda i: losses[i])  # easiest first
+        weights = {i: ((rank + 0.5) / len(rest)) ** (1 / (1 - prune_ratio) - 1) for rank, i in enumerate(rest)}
+        for i, chance in successive(weights, by_rank).items():
+            wanted[i] += chance / len(sets)
+        wanted[list(whole)] += 1 / len(sets)
+    policy, table = SelectiveByRank(prune_ratio, start=0, end=1, plain=plain), table_with(losses)
+    assert policy.size(5, Context(n=5, epoch=0)) == kept_whole + by_rank
+    counts = shares_kept(lambda seed: draw(policy, table, seed=seed), 5, 6000)
+    assert_within_five_errors(counts, wanted, 6000)
+
+
+@pytest.mark.parametrize("epochs", [1, 3, 7, 10, 30, 100])
+def test_selective_by_rank_prunes_only_in_its_window_of_whole_epochs(epochs: int) -> None:
+    policy, table = SelectiveByRank(0.5), table_with(np.arange(90, dtype=np.float32))
+    for epoch in range(epochs):
+        inside = 10 * epoch >= 5 * epochs and 10 * epoch < 9 * epochs  # Composer's comparison, in whole numbers
+        context = Context(n=90, epoch=epoch, epochs=epochs)
+        assert policy.size(90, context) == (30 + 30 if inside else 90)
+        assert len(policy.select(table, context)) == policy.size(90, context)
+    assert Pruner(policy, 90, epochs=10).steps(10, 30) == 6 * 3 + 4 * 2
+
+
+def test_selective_by_rank_says_what_it_needs() -> None:
+    with pytest.raises(ConfigError, match=r"Give Pruner\(\.\.\., epochs=\.\.\.\), or .*start=0, end=1"):
+        Pruner(SelectiveByRank(0.5), 100)
+    assert Pruner(SelectiveByRank(0.5, start=0, end=1, plain=0.2), 100).steps(2, 60) == 2
+    with pytest.raises(ConfigError, match=r"keeps 0 of 1 samples; at least one must be left"):
+        Pruner(SelectiveByRank(0.9, start=0, end=1), 1)
+    with pytest.raises(ConfigError, match="class balance needs a policy that leaves out exactly its prune ratio"):
+        Pruner(Balanced(SelectiveByRank(0.5)), 100, epochs=10, labels=np.arange(100) % 2)
+    whole = SelectiveByRank(0.5, start=0, end=1, plain=0)
+    assert Pruner(Balanced(whole), 100, labels=np.arange(100) % 2).steps(1, 10) == 5
+
+
+def test_a_steep_power_of_the_rank_neither_overflows_nor_repeats() -> None:
+    losses = np.random.default_rng(0).permutation(5000).astype(np.float32)
+    kept = draw(SelectiveByRank(0.99, start=0, end=1, plain=0), losses)
+    assert len(set(kept.tolist())) == 50
+    assert losses[kept].min() > 4000
+
+
 # -- bad input ------------------------------------------------------------------------------------------------------
 
 
@@ -76,6 +202,14 @@ def test_the_power_changes_weights_and_not_who_is_kept() -> None:
         (Calibrated, {"prune_ratio": 0.3, "power": 1.5}, r"power must be in \[0, 1\], got 1\.5"),
         (Calibrated, {"prune_ratio": 0.3, "power": -0.5}, r"power must be in \[0, 1\], got -0\.5"),
         (Calibrated, {"prune_ratio": 0.3, "power": None}, r"power must be in \[0, 1\], got None"),
+        (OnlineBatchSelection, {"prune_ratio": 40}, "It is a fraction, not a percentage"),
+        (OnlineBatchSelection, {"prune_ratio": 0.3, "start": 0.5}, r"start must be a number, at least 1, got 0\.5"),
+        (OnlineBatchSelection, {"prune_ratio": 0.3, "end": float("inf")}, "end must be a number, at least 1, got inf"),
+        (OnlineBatchSelection, {"prune_ratio": 0.3, "end": "1"}, "end must be a number, at least 1, got '1'"),
+        (SelectiveByRank, {"prune_ratio": 1.0}, r"prune_ratio must be in \[0, 1\), got 1\.0"),
+        (SelectiveByRank, {"prune_ratio": 0.3, "start": 50}, r"start must be in \[0, 1\], got 50"),
+        (SelectiveByRank, {"prune_ratio": 0.3, "plain": -1}, r"plain must be in \[0, 1\], got -1"),
+        (SelectiveByRank, {"prune_ratio": 0.3, "start": 0.95}, r"start must not be above end, got start=0\.95"),
     ],
 )
 def test_parameters_out_of_range_are_named(kind, parameters: dict, message: str) -> None:

@@ -13,6 +13,7 @@ from orderdp.policies.full_data import FullData
 from orderdp.policies.function_policy import Fixed, FunctionPolicy
 from orderdp.policies.infobatch import InfoBatch, InfoBatchQuantile
 from orderdp.policies.kakurenbo import Kakurenbo
+from orderdp.policies.online_batch_selection import OnlineBatchSelection
 from orderdp.policies.orderdp import OrderDP
 from orderdp.policies.rank_rules import Mixed, Moving, Trimmed
 from orderdp.policies.registry import build, build_at, card, config_of
@@ -20,6 +21,7 @@ from orderdp.policies.repb import RePB
 from orderdp.policies.rs2 import RS2
 from orderdp.policies.schedules import Constant, Cosine, Linear, RatioFunction, Scheduled, Tail, WarmUp
 from orderdp.policies.selective_backprop import SelectiveBackprop
+from orderdp.policies.selective_by_rank import SelectiveByRank
 from orderdp.policies.seta import SeTa
 from orderdp.policies.ucb import UCB
 
@@ -44,12 +46,14 @@ __all__ = [
     "Linear",
     "Mixed",
     "Moving",
+    "OnlineBatchSelection",
     "OrderDP",
     "RatioFunction",
     "RePB",
     "Scheduled",
     "SeTa",
     "SelectiveBackprop",
+    "SelectiveByRank",
     "Tail",
     "Trimmed",
     "WarmUp",

@@ -20,6 +20,7 @@ from orderdp.policies.epsilon_greedy import EpsilonGreedy
 from orderdp.policies.full_data import FullData
 from orderdp.policies.infobatch import InfoBatch, InfoBatchQuantile
 from orderdp.policies.kakurenbo import Kakurenbo
+from orderdp.policies.online_batch_selection import OnlineBatchSelection
 from orderdp.policies.orderdp import OrderDP
 from orderdp.policies.rank_rules import RankRule, rule_config
 from orderdp.policies.ratios import ratio_name
@@ -27,6 +28,7 @@ from orderdp.policies.repb import RePB
 from orderdp.policies.rs2 import RS2
 from orderdp.policies.schedules import Scheduled, build_schedule, schedule_config
 from orderdp.policies.selective_backprop import SelectiveBackprop
+from orderdp.policies.selective_by_rank import SelectiveByRank
 from orderdp.policies.seta import SeTa
 from orderdp.policies.ucb import UCB
 from orderdp.policy import Policy
@@ -47,6 +49,8 @@ NAMES: dict[str, type[Any]] = {
     "repb": RePB,
     "kakurenbo": Kakurenbo,
     "selective-backprop": SelectiveBackprop,
+    "selective-by-rank": SelectiveByRank,
+    "online-batch-selection": OnlineBatchSelection,
     "active-bias": ActiveBias,
     "dynamic-uncertainty": DynamicUncertainty,
     "calibrated": Calibrated,
