@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from math import exp, log
 
 import numpy as np
 import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from orderdp import Pruner, policies
-from orderdp.errors import ConfigError
-from orderdp.policies import Balanced, Calibrated, OnlineBatchSelection, SelectiveByRank
+from orderdp.errors import ConfigError, UnknownSizeError
+from orderdp.policies import (
+    Balanced,
+    Calibrated,
+    InstanceEarlyStopping,
+    OnlineBatchSelection,
+    ProgressiveDropout,
+    SelectiveByRank,
+)
 from orderdp.policy import Context
+from orderdp.scores import ScoreTable
+from orderdp.workbench.grid import Contender, takes_ratio
 from tests.support import draw, table_with
 
 
@@ -193,6 +206,127 @@ def test_a_steep_power_of_the_rank_neither_overflows_nor_repeats() -> None:
     assert losses[kept].min() > 4000
 
 
+# -- instance early stopping ----------------------------------------------------------------------------------------
+
+
+def after(policy, steps: list[tuple[list[int], list[float]]], n: int) -> ScoreTable:
+    """A table after some batches, each of indices and losses."""
+    table = ScoreTable(n, policy.columns)
+    for epoch, (index, losses) in enumerate(steps):
+        table.write(torch.tensor(index), torch.tensor(losses), epoch=epoch, remember=policy.remember)
+    return table
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.integers(1, 30), st.integers(0, 10), st.integers(0, 10**6))
+def test_instance_early_stopping_skips_where_the_last_three_losses_lie_on_a_line(n: int, tenth: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    policy, steps = InstanceEarlyStopping(delta=0.3, refresh=tenth / 10), []
+    histories: list[list[float]] = [[] for _ in range(n)]
+    for _ in range(5):
+        index = rng.permutation(n)[: max(1, 2 * n // 3)].tolist()
+        losses = rng.random(len(index)).astype(np.float32).tolist()
+        steps.append((index, losses))
+        for i, loss in zip(index, losses, strict=True):
+            histories[i].append(loss)
+    skipped = {
+        i for i, past in enumerate(histories) if len(past) >= 3 and abs(past[-1] - 2 * past[-2] + past[-3]) < 0.3
+    }
+    kept = set(draw(policy, after(policy, steps, n), seed=seed, epoch=5).tolist())
+    assert set(range(n)) - skipped <= kept
+    back = -(-tenth * len(skipped) // 10)  # rounded up, so that nobody is left out for ever
+    assert len(kept & skipped) == (1 if not kept - skipped and back == 0 else back)
+
+
+def test_instance_early_stopping_written_out() -> None:
+    policy = InstanceEarlyStopping(delta=0.01, refresh=0)
+    flat, falling, bent, level = [0.5, 0.5, 0.5], [0.9, 0.6, 0.3], [0.9, 0.5, 0.3], [0.0, 0.0, 0.0]
+    steps = [([0, 1, 2, 3], list(losses)) for losses in zip(flat, falling, bent, level, strict=True)]
+    assert sorted(draw(policy, after(policy, steps[:2], 5), epoch=2).tolist()) == [0, 1, 2, 3, 4]
+    # A loss that falls in a straight line is skipped, too; sample 4 was never seen.
+    assert sorted(draw(policy, after(policy, steps, 5), epoch=3).tolist()) == [2, 4]
+    # What comes back is told by its newest losses: one that has jumped stays.
+    steps.append(([0], [2.0]))
+    assert sorted(draw(policy, after(policy, steps, 5), epoch=4).tolist()) == [0, 2, 4]
+
+
+def test_those_that_come_back_are_drawn_uniformly() -> None:
+    policy = InstanceEarlyStopping(refresh=0.25)
+    table = after(policy, [(list(range(8)), [1.0] * 8)] * 3, 12)
+    counts = shares_kept(lambda seed: draw(policy, table, seed=seed, epoch=3), 12, 4000)
+    assert counts[8:] == pytest.approx(1)
+    assert_within_five_errors(counts[:8], np.full(8, 0.25), 4000)
+
+
+def test_if_all_are_skipped_and_none_comes_back_the_hardest_is_kept() -> None:
+    policy = InstanceEarlyStopping(refresh=0)
+    table = after(policy, [([0, 1, 2], [0.1, 0.3, 0.2])] * 3, 3)
+    assert draw(policy, table, epoch=3).tolist() == [1]
+
+
+def test_instance_early_stopping_tells_the_bounds_of_its_steps_and_names_no_ratio() -> None:
+    with pytest.raises(UnknownSizeError) as caught:
+        Pruner(InstanceEarlyStopping(refresh=0.1), 100).steps(2, 10)
+    assert (caught.value.lower, caught.value.upper) == (2, 20)
+    assert InstanceEarlyStopping(refresh=0).size_bounds(100, Context(n=100, epoch=0)) == (1, 100)
+    with pytest.raises(ConfigError, match="needs a policy with a prune ratio"):
+        Balanced(InstanceEarlyStopping())
+
+
+def test_scores_observed_between_epochs_take_the_place_of_the_last_loss() -> None:
+    policy = InstanceEarlyStopping(refresh=0)
+    pruner = Pruner(policy, 6)
+    for _ in range(3):
+        for batch in pruner.batch_sampler(3):
+            pruner.update(torch.tensor(batch), torch.ones(len(batch)))
+    pruner.observe(torch.tensor([4, 5]), torch.tensor([2.0, 1.0]))
+    assert pruner.preview().indices.tolist() == [4]
+
+
+# -- progressive dropout --------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.integers(1, 40), st.integers(1, 99), st.integers(0, 10**6))
+def test_progressive_dropout_trains_on_what_is_not_learned_yet(n: int, percent: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    losses = np.where(rng.random(n) < 0.2, np.inf, rng.exponential(size=n)).astype(np.float32)
+    policy = ProgressiveDropout(threshold=percent / 100)
+    wanted = [i for i in range(n) if exp(-float(losses[i])) < percent / 100]
+    for epoch in range(4):
+        context = Context(n=n, epoch=epoch, epochs=4, seed=seed)
+        kept = sorted(policy.select(table_with(losses), context).indices.tolist())
+        if epoch == 3:
+            assert kept == list(range(n))
+        else:
+            assert kept == (wanted or [int(np.argmax(losses))])
+
+
+def test_progressive_dropout_uses_all_data_in_as_many_last_epochs_as_it_is_told() -> None:
+    policy = ProgressiveDropout(last=3)
+    sizes = [policy.size(10, Context(n=10, epoch=epoch, epochs=5)) for epoch in range(6)]
+    assert sizes == [None, None, 10, 10, 10, 10]
+    with pytest.raises(UnknownSizeError) as caught:
+        Pruner(policy, 100, epochs=5).steps(5, 10)
+    assert (caught.value.lower, caught.value.upper) == (2 * 1 + 30, 50)
+    with pytest.raises(ConfigError, match=r"Give Pruner\(\.\.\., epochs=\.\.\.\), or .*last=0"):
+        Pruner(ProgressiveDropout(), 100)
+    assert Pruner(ProgressiveDropout(last=0), 100).size_bounds(0) == (1, 100)
+
+
+def test_a_large_negative_loss_counts_as_learned() -> None:
+    losses = np.array([-1e30, -5.0, 0.0, 10.0], dtype=np.float32)
+    assert draw(ProgressiveDropout(last=0), losses).tolist() == [3]
+    above = np.array([log(2) - 1e-3, log(2) + 1e-3], dtype=np.float32)
+    assert draw(ProgressiveDropout(threshold=0.5, last=0), above).tolist() == [1]
+
+
+@pytest.mark.parametrize("name", ["instance-early-stopping", "progressive-dropout"])
+def test_comparisons_run_policies_without_a_ratio_once(name: str) -> None:
+    assert not takes_ratio(Contender(name, {}))
+    assert policies.build_at(name, None) == policies.build(name)
+
+
 # -- bad input ------------------------------------------------------------------------------------------------------
 
 
@@ -209,6 +343,13 @@ def test_a_steep_power_of_the_rank_neither_overflows_nor_repeats() -> None:
         (SelectiveByRank, {"prune_ratio": 1.0}, r"prune_ratio must be in \[0, 1\), got 1\.0"),
         (SelectiveByRank, {"prune_ratio": 0.3, "start": 50}, r"start must be in \[0, 1\], got 50"),
         (SelectiveByRank, {"prune_ratio": 0.3, "plain": -1}, r"plain must be in \[0, 1\], got -1"),
+        (InstanceEarlyStopping, {"delta": -1}, "delta must be a number, at least 0, got -1"),
+        (InstanceEarlyStopping, {"delta": float("nan")}, "delta must be a number, at least 0, got nan"),
+        (InstanceEarlyStopping, {"refresh": 10}, r"refresh must be in \[0, 1\], got 10"),
+        (ProgressiveDropout, {"threshold": 0}, r"threshold must be in \(0, 1\], got 0"),
+        (ProgressiveDropout, {"threshold": 30}, "It is a fraction, not a percentage"),
+        (ProgressiveDropout, {"last": -1}, "last must be a whole number, at least 0, got -1"),
+        (ProgressiveDropout, {"last": 0.1}, r"last must be a whole number, at least 0, got 0\.1"),
         (SelectiveByRank, {"prune_ratio": 0.3, "start": 0.95}, r"start must not be above end, got start=0\.95"),
     ],
 )

@@ -12,14 +12,16 @@ from orderdp.policies.epsilon_greedy import EpsilonGreedy
 from orderdp.policies.full_data import FullData
 from orderdp.policies.function_policy import Fixed, FunctionPolicy
 from orderdp.policies.infobatch import InfoBatch, InfoBatchQuantile
+from orderdp.policies.instance_early_stopping import InstanceEarlyStopping
 from orderdp.policies.kakurenbo import Kakurenbo
 from orderdp.policies.online_batch_selection import OnlineBatchSelection
 from orderdp.policies.orderdp import OrderDP
+from orderdp.policies.progressive_dropout import ProgressiveDropout
 from orderdp.policies.rank_rules import Mixed, Moving, Trimmed
 from orderdp.policies.registry import build, build_at, card, config_of
 from orderdp.policies.repb import RePB
 from orderdp.policies.rs2 import RS2
-from orderdp.policies.schedules import Constant, Cosine, Linear, RatioFunction, Scheduled, Tail, WarmUp
+from orderdp.policies.schedules import Constant, Cosine, Exponential, Linear, RatioFunction, Scheduled, Tail, WarmUp
 from orderdp.policies.selective_backprop import SelectiveBackprop
 from orderdp.policies.selective_by_rank import SelectiveByRank
 from orderdp.policies.seta import SeTa
@@ -37,17 +39,20 @@ __all__ = [
     "DynamicRandom",
     "DynamicUncertainty",
     "EpsilonGreedy",
+    "Exponential",
     "Fixed",
     "FullData",
     "FunctionPolicy",
     "InfoBatch",
     "InfoBatchQuantile",
+    "InstanceEarlyStopping",
     "Kakurenbo",
     "Linear",
     "Mixed",
     "Moving",
     "OnlineBatchSelection",
     "OrderDP",
+    "ProgressiveDropout",
     "RatioFunction",
     "RePB",
     "Scheduled",

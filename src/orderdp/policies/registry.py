@@ -19,9 +19,11 @@ from orderdp.policies.dynamic_uncertainty import DynamicUncertainty
 from orderdp.policies.epsilon_greedy import EpsilonGreedy
 from orderdp.policies.full_data import FullData
 from orderdp.policies.infobatch import InfoBatch, InfoBatchQuantile
+from orderdp.policies.instance_early_stopping import InstanceEarlyStopping
 from orderdp.policies.kakurenbo import Kakurenbo
 from orderdp.policies.online_batch_selection import OnlineBatchSelection
 from orderdp.policies.orderdp import OrderDP
+from orderdp.policies.progressive_dropout import ProgressiveDropout
 from orderdp.policies.rank_rules import RankRule, rule_config
 from orderdp.policies.ratios import ratio_name
 from orderdp.policies.repb import RePB
@@ -51,6 +53,8 @@ NAMES: dict[str, type[Any]] = {
     "selective-backprop": SelectiveBackprop,
     "selective-by-rank": SelectiveByRank,
     "online-batch-selection": OnlineBatchSelection,
+    "instance-early-stopping": InstanceEarlyStopping,
+    "progressive-dropout": ProgressiveDropout,
     "active-bias": ActiveBias,
     "dynamic-uncertainty": DynamicUncertainty,
     "calibrated": Calibrated,

@@ -25,7 +25,7 @@ __all__ = [
 
 DEFAULT_POLICIES = ("full", "reduced", "random", "infobatch", "orderdp")
 
-_WITHOUT_RATIO = ("full", "infobatch-quantile", "adaptive")
+_WITHOUT_RATIO = ("full", "infobatch-quantile", "adaptive", "instance-early-stopping", "progressive-dropout")
 
 
 class Contender(NamedTuple):
