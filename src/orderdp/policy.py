@@ -165,8 +165,8 @@ class Policy(Protocol):
     - ``ratio_name``: the dataclass field that is its ratio, where that is not ``prune_ratio``; or, where changing a
       field is not enough, ``with_ratio(prune_ratio) -> Policy``: for schedules and class balance;
     - ``total(n, epochs) -> int``: how many samples the whole training is trained on, where that decides when it is
-      over (`orderdp.policies.Budget`) and not the number of epochs; with ``epoch_sizes(n, epochs) -> list[int] | None``,
-      the sizes of the epochs that makes, None where they depend on losses;
+      over (`orderdp.policies.Budget`) and not the number of epochs; with it ``epoch_sizes(n, epochs)``, a list of the
+      sizes of the epochs that makes, None where they depend on losses;
     - ``lr_scale(n, kept) -> float``: a factor on the learning rate while `kept` of `n` samples are trained on.
     """
 

@@ -1,9 +1,9 @@
 """What skipping learned samples does: chances, risk, and a bound on the gradient that is left out.
 
 The bound is what rules by rank lack. A sample with cross-entropy loss c gives the right class the probability exp(-c).
-Its gradient in the logits, p - e_y, has the entry 1 - exp(-c) in the right class and entries in the others that sum to as
-much, so its norm is at most sqrt(2) (1 - exp(-c)). Leaving out samples whose loss is at most c therefore changes the mean
-gradient in the logits by at most their share times that.
+Its gradient in the logits, p - e_y, has the entry 1 - exp(-c) in the right class and entries in the others that sum to
+as much, so its norm is at most sqrt(2) (1 - exp(-c)). Leaving out samples whose loss is at most c therefore changes the
+mean gradient in the logits by at most their share times that.
 """
 
 from __future__ import annotations
@@ -106,9 +106,9 @@ def gradient_bound(loss: float, floor: float = 0.0) -> float:
 def skip_bias_bound(threshold: float, learned_share: float, refresh: float = 0.0, floor: float = 0.0) -> float:
     """By how much leaving out learned samples can change the mean gradient over all data, in the logits, on average.
 
-    The gradients of the samples trained on, summed and divided by n, differ from the mean gradient over all n, on average
-    over draws, by those that were left out: a share (1 - refresh) of the learned ones, each with a norm of at most
-    `gradient_bound(threshold)`. Losses are those of now; what is stored may be older.
+    The gradients of the samples trained on, summed and divided by n, differ from the mean gradient over all n, on
+    average over draws, by those that were left out: a share (1 - refresh) of the learned ones, each with a norm of at
+    most `gradient_bound(threshold)`. Losses are those of now; what is stored may be older.
 
     Half of the samples have probability 0.9 and more, and a tenth of them is trained on:
 
