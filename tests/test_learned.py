@@ -74,7 +74,9 @@ def test_skip_learned_keeps_everything_not_learned_and_a_share_of_the_rest(losse
     assert len(chosen & learned) == (min(len(learned), max(1, round(refresh * len(learned)))) if learned else 0)
 
 
-@pytest.mark.parametrize(("n_learned", "ratio", "refresh"), [(3, 0.5, 0.0), (6, 0.25, 0.0), (5, 0.5, 0.4), (8, 0.5, 0.0)])
+@pytest.mark.parametrize(
+    ("n_learned", "ratio", "refresh"), [(3, 0.5, 0.0), (6, 0.25, 0.0), (5, 0.5, 0.4), (8, 0.5, 0.0)]
+)
 def test_chances_are_those_of_the_theory(n_learned: int, ratio: float, refresh: float) -> None:
     n, draws = 8, 4000
     scores = np.where(np.arange(n) < n_learned, 0.0, 1.0)
@@ -94,7 +96,9 @@ def test_chances_by_enumeration() -> None:
     learned, others = range(n_learned), range(n_learned, n)
     of_learned = max(kept - len(others), refreshed)
     pairs = list(
-        itertools.product(itertools.combinations(others, kept - of_learned), itertools.combinations(learned, of_learned))
+        itertools.product(
+            itertools.combinations(others, kept - of_learned), itertools.combinations(learned, of_learned)
+        )
     )
     assert len(pairs) == comb(4, 3) * comb(3, 1)
     chances = theory.skip_chances(n, n_learned, kept, refreshed)
@@ -262,13 +266,8 @@ TASKS = {
         F.binary_cross_entropy_with_logits(model(x), (x > 0).float(), reduction="none")
     ),
     "language model": lambda model, x: per_sample(
-        F.cross_entropy(
-            model(x).unsqueeze(2) * torch.tensor([1.0, -1.0]), (x > 0).long(), reduction="none"
-        )  # a token for each feature, of a vocabulary of two
-        if False
-        else F.cross_entropy(
-            torch.stack((model(x), -model(x)), 1), (x > 0).long(), reduction="none"
-        )
+        # A token for each feature, of a vocabulary of two.
+        F.cross_entropy(torch.stack((model(x), -model(x)), 1), (x > 0).long(), reduction="none")
     ),
 }
 

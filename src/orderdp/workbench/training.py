@@ -287,7 +287,9 @@ class Training:
         report = self._pruner.report()
         samples, seconds = self._epoch_start
         self._watch_time.settle()  # or an epoch would have the overhead of the one before
-        told: dict[str, Any] = {name: report[name] for name in ("saved", "nominal_saved", "coverage", "staleness")}
+        told: dict[str, Any] = {
+            name: report[name] for name in ("saved", "nominal_saved", "coverage", "staleness", "learned")
+        }
         told.update(self._watch_time.since(seconds))
         told.update(epoch=number, samples=self._samples - samples, loss=loss, metric=metric, **diagnosis)
         told["progress"] = self._pruner.progress
