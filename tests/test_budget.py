@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 from orderdp import Budget, Indexed, OrderDP, Pruner, Unlearned
 from orderdp.errors import ConfigError, StateError, UnknownSizeError
 from orderdp.policies import DynamicRandom, FullData, InfoBatch, LossBelow, UniformTail
-from tests.ranks import MemoryRank, all_fine, in_threads
+from tests.ranks import FullRank, MemoryRank, all_fine, in_threads
 from tests.support import toy_dataset
 
 POLICIES = [
@@ -173,6 +173,35 @@ def test_ranks_spend_a_budget_together(policy: Any, world: int, drop_last: bool)
     if drop_last:
         pruner = Pruner(policy, n, epochs=epochs)
         assert steps == {pruner.steps(epochs, batch_size, drop_last=True, world_size=world)}
+
+
+@pytest.mark.parametrize("sharding", ["exact", "stratified"])
+@pytest.mark.parametrize("policy", [POLICIES[0], POLICIES[2], UniformTail(Budget(0.5, learned=0.8), 0.4)], ids=repr)
+def test_a_budget_is_spent_from_a_table_in_parts_and_resumed(policy: Any, sharding: Any) -> None:
+    n, epochs, batch_size, world = 120, 4, 5, 2
+
+    def fresh(group: FullRank) -> Pruner:
+        return Pruner(policy, n, epochs=epochs, process_group=group, table="sharded", sharding=sharding)
+
+    def straight(group: FullRank) -> list[list[int]]:
+        return train(fresh(group), batch_size, drop_last=True)[0]
+
+    def stopped(group: FullRank) -> tuple[list[list[int]], Any]:
+        return train(fresh(group), batch_size, drop_last=True, stop=9)
+
+    def resumed(group: FullRank) -> list[list[int]]:
+        pruner = fresh(group)
+        pruner.load_state_dict(states)
+        batches, _ = train(pruner, batch_size, drop_last=True)
+        assert pruner.progress == 1.0
+        return batches
+
+    whole = all_fine(in_threads(world, straight, kind=FullRank))
+    total = round(share_of(policy) * epochs * n)
+    assert {len(batches) for batches in whole} == {total // (batch_size * world)}
+    first, states = zip(*all_fine(in_threads(world, stopped, kind=FullRank)), strict=True)
+    second = all_fine(in_threads(world, resumed, kind=FullRank))
+    assert [a + b for a, b in zip(first, second, strict=True)] == whole
 
 
 # -- loops over epochs -------------------------------------------------------------------------------------------------

@@ -282,7 +282,7 @@ def test_moves_even_out_and_nobody_gives_what_it_needs(counts: list[int], each: 
 @pytest.mark.parametrize(
     ("policy", "options", "message"),
     [
-        (UCB(0.3), {}, "needs orderdp.OrderDP, got UCB.*other policies read the whole table"),
+        (UCB(0.3), {}, "needs orderdp.OrderDP.*got UCB.*other policies read the whole table"),
         (DynamicRandom(0.3), {}, r"OrderDP\(prune_ratio=..., exploitation=1\) draws at random"),
         (KeepAll(), {}, "whole table"),
         (OrderDP(0.4, every="batch"), {}, 'draws once an epoch.*Use every="epoch"'),

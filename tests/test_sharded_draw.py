@@ -11,10 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orderdp import Context, OrderDP, theory
+from orderdp import Budget, Context, OrderDP, Unlearned, theory
 from orderdp import draw as kernels
 from orderdp.errors import ConfigError
+from orderdp.policies import FullData, LossBelow, Probability, SkipLearned, UniformTail
 from orderdp.policies.rank_rules import Bottom, Mixed, Moving, Top, Trimmed
+from orderdp.policy import total_samples
 from orderdp.sharded import bits as bits_module
 from orderdp.sharded import order as order_module
 from orderdp.sharded.bits import Bits, ones_in
@@ -65,6 +67,58 @@ def sharded_draw(
 
     results = all_fine(in_threads(world, work, kind=kind))
     return [kept for kept, _ in results], [wires for _, wires in results]
+
+
+SKIPPING = [
+    Unlearned(0.4),
+    Unlearned(0.7, learned=LossBelow(0.5), refresh=0.2),
+    SkipLearned(learned=0.8, refresh=0.3),
+    Budget(0.5, learned=LossBelow(0.25)),
+    Budget(0.1, policy=FullData()),
+    Budget(0.2, policy=OrderDP(0.5)),
+    UniformTail(OrderDP(0.5), 0.5),
+    UniformTail(Budget(0.5, learned=0.8), 1.0),
+    FullData(),
+]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    n=st.integers(10, 300),
+    world=st.integers(1, 4),
+    policy=st.sampled_from(SKIPPING),
+    unseen=st.sampled_from([0.0, 0.2, 1.0]),
+    trained=st.integers(0, 3),
+    seed=st.integers(0, 99),
+    epoch=st.integers(0, 9),
+)
+def test_rules_that_skip_draw_from_parts_what_they_draw_from_the_whole(n, world, policy, unseen, trained, seed, epoch):
+    scores = scores_with_ties(n, 8, unseen, seed)
+    total = total_samples(policy, n, 10)
+    context = Context(n=n, epoch=epoch, seed=seed, epochs=10, trained=trained * n // 2, total=total)
+    expected = sorted(policy.select(table_with(scores), context).indices.tolist())
+    parts, _ = sharded_draw(policy, scores, world, context)
+    assert sorted(i for part in parts for i in part) == expected
+
+
+@settings(max_examples=100, deadline=None)
+@given(n=st.integers(20, 200), world=st.integers(1, 4), policy=st.sampled_from(SKIPPING), seed=st.integers(0, 99))
+def test_stratified_rules_that_skip_keep_as_many_in_all(n, world, policy, seed):
+    scores = scores_with_ties(n, 8, 0.2, seed)
+    context = Context(n=n, epoch=2, seed=seed, epochs=10, total=total_samples(policy, n, 10))
+    parts, _ = sharded_draw(policy, scores, world, context, "stratified")
+    kept = [i for part in parts for i in part]
+    assert len(set(kept)) == len(kept)
+    for rank, part in enumerate(parts):
+        shard = Shard(n, rank, world)
+        assert all(shard.start <= i < shard.stop for i in part)
+    size = policy.size(n, context)
+    if size is not None:
+        assert len(kept) == size
+    elif isinstance(policy, SkipLearned):
+        learned = {i for i in range(n) if scores[i] <= Probability(0.8).loss}
+        assert set(range(n)) - learned <= set(kept)
+        assert abs(len(learned & set(kept)) - 0.3 * len(learned)) <= world
 
 
 # -- exact equals replicated -----------------------------------------------------------------------------------------

@@ -391,12 +391,17 @@ class Timeline:
         size = self._policy.size(self.n, self.context(self._planned()))
         if size is not None:
             return size
-        if self.selector.current is None and self.team.exchange() is not None:
+        if self.selector.current is None and self._must_meet:
             raise TypeError(
                 "how many samples are kept depends on losses that other processes know, and they meet when an epoch "
                 "begins. Ask for the length after iter(loader)."
             )
         return len(self.preview())
+
+    @property
+    def _must_meet(self) -> bool:
+        """Whether a draw that depends on losses needs what other processes know."""
+        return self.team.exchange() is not None
 
     def is_in_batches(self, view: View) -> bool:
         """Whether the current epoch, as `view` goes through it, was cut into batches by somebody else."""

@@ -52,7 +52,9 @@ class Budget(Wrapping):
         self, share: float, *, learned: Any = None, refresh: float | None = None, policy: Policy | None = None
     ) -> None:
         check_ratio("share", share, zero_allowed=False, one_allowed=True)
-        given = {name: value for name, value in (("learned", learned), ("refresh", refresh)) if value is not None}
+        given: dict[str, Any] = {
+            name: value for name, value in (("learned", learned), ("refresh", refresh)) if value is not None
+        }
         if policy is None:
             policy = SkipLearned(**given)
         elif given:
@@ -105,7 +107,8 @@ class Budget(Wrapping):
 
     def epoch_sizes(self, n: int, epochs: int | None) -> list[int] | None:
         """The size of every epoch, where that is known in advance and no sample is left out by batching; else None."""
-        left, sizes = self.total(n, epochs), []
+        left = self.total(n, epochs)
+        sizes: list[int] = []
         while left > 0:
             size = self.policy.size(n, Context(n=n, epoch=len(sizes), epochs=epochs))
             if size is None:
@@ -121,7 +124,7 @@ class Budget(Wrapping):
     def size_bounds(self, n: int, context: Context) -> tuple[int, int]:
         """What the policy may take, and no more than is left."""
         fewest, most = size_bounds(self.policy, n, context)
-        left = self._left(context)
+        left = self.left(context)
         return min(fewest, left), min(most, left)
 
     def nominal_ratio(self, context: Context) -> float:
@@ -131,7 +134,7 @@ class Budget(Wrapping):
     def select(self, table: Table, context: Context) -> Selection:
         """As the policy does; in the last epoch as many as are left."""
         selection = self.policy.select(table, context)
-        left = self._left(context)
+        left = self.left(context)
         if len(selection) <= left:
             return selection
         # By index and not by place in the order: so ranks that each hold a part of the samples draw the same.
@@ -141,6 +144,6 @@ class Budget(Wrapping):
         weights = selection.weights
         return Selection(selection.indices[places], None if weights is None else weights[places])
 
-    def _left(self, context: Context) -> int:
+    def left(self, context: Context) -> int:
         """Samples that may still be trained on; one at least, so that an epoch is never empty."""
         return max(1, self.total(context.n, context.epochs) - context.trained)

@@ -213,9 +213,9 @@ class Unlearned(_Learning):
         """The nearest whole number to the share kept."""
         return count_kept(n, self.prune_ratio)
 
-    def counts(self, n: int, n_learned: int) -> tuple[int, int]:
-        """How many are kept of those that are not learned, and of those that are."""
-        kept = count_kept(n, self.prune_ratio)
+    def counts(self, n: int, n_learned: int, kept: int | None = None) -> tuple[int, int]:
+        """How many are kept of those that are not learned, and of those that are; `kept` in all, or by the ratio."""
+        kept = count_kept(n, self.prune_ratio) if kept is None else kept
         refreshed = min(_refreshed(self.refresh, n_learned), kept)
         from_learned = max(kept - (n - n_learned), refreshed)
         return kept - from_learned, from_learned
@@ -261,11 +261,11 @@ class SkipLearned(_Learning):
     def select(self, table: Table, context: Context) -> Selection:
         """Everything not learned and a uniform draw of the rest, shuffled together."""
         learned = self.is_learned(table)
-        n_learned = int(learned.sum())
-        refreshed = _refreshed(self.refresh, n_learned)
-        if n_learned == context.n:
-            refreshed = max(1, refreshed)
-        return _two_draws(learned, context.n - n_learned, refreshed, context, self.unbiased)
+        return _two_draws(learned, *self.counts(context.n, int(learned.sum())), context, self.unbiased)
+
+    def counts(self, n: int, n_learned: int, kept: int | None = None) -> tuple[int, int]:
+        """How many are kept of those that are not learned, and of those that are."""
+        return n - n_learned, _refreshed(self.refresh, n_learned)
 
 
 def _refreshed(share: float, n_learned: int) -> int:

@@ -39,7 +39,8 @@ class Wrapping:
         """As the policy does."""
         return epoch_sizes(self.policy, n, epochs)
 
-    def lr_scale(self, n: int, kept: int) -> float:
+    @property
+    def lr_scale(self) -> Callable[[int, int], float] | None:
         """As the policy does."""
         own: Callable[[int, int], float] | None = getattr(self.policy, "lr_scale", None)
-        return 1.0 if own is None else own(n, kept)
+        return own

@@ -9,7 +9,7 @@ import numpy as np
 from orderdp.distributed.exchange import find_exchange
 from orderdp.errors import ConfigError
 from orderdp.naming import checked_name
-from orderdp.policy import Policy
+from orderdp.policy import Context, Policy, size_bounds, total_samples
 from orderdp.sharded.drawing import Sharding
 from orderdp.sharded.ownership import Shard
 from orderdp.sharded.rules import checked_for_shards
@@ -46,7 +46,7 @@ def assembled(
     """
     mode: Any = checked_name(sharding, ("exact", "stratified"), "sharding")
     kind: Sharding = mode
-    orderdp = checked_for_shards(policy)
+    policy = checked_for_shards(policy)
     if not options.shard:
         raise ConfigError(
             'table="sharded" deals out the samples itself, so that most are trained on where their scores are; got '
@@ -54,14 +54,15 @@ def assembled(
         )
     exchange = find_exchange(options.process_group)
     shard = Shard(n) if exchange is None else Shard(n, exchange.rank, exchange.world)
-    _, q = orderdp.sizes(n)
+    context = Context(n=n, epoch=0, epochs=epochs, total=total_samples(policy, n, epochs))
+    q, _ = size_bounds(policy, n, context)
     if q < shard.world:
         raise ConfigError(
-            f"{orderdp} keeps {q} of {n} samples, too few for {shard.world} processes. Prune less or use fewer."
+            f"{policy} keeps {q} of {n} samples, too few for {shard.world} processes. Prune less or use fewer."
         )
     table = ShardTable(shard)
-    team = ShardTeam(orderdp, table, kind, epochs, labels, raise_on_nan, options)
+    team = ShardTeam(policy, table, kind, epochs, labels, raise_on_nan, options)
     timeline = ShardTimeline(
-        orderdp, table, team, kind, seed=seed, epochs=epochs, labels=labels, raise_on_nan=raise_on_nan
+        policy, table, team, kind, seed=seed, epochs=epochs, labels=labels, raise_on_nan=raise_on_nan
     )
     return table, timeline

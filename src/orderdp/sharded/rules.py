@@ -7,9 +7,13 @@ from functools import partial
 import numpy as np
 
 from orderdp.errors import ConfigError
+from orderdp.policies.budget import Budget
+from orderdp.policies.full_data import FullData
 from orderdp.policies.kit import tie_key
+from orderdp.policies.learned import LossBelow, Probability, SkipLearned, Unlearned
 from orderdp.policies.orderdp import OrderDP
 from orderdp.policies.rank_rules import Bottom, Mixed, Moving, RankRule, Top, Trimmed
+from orderdp.policies.tails import UniformTail
 from orderdp.policy import Context, Policy, describe
 from orderdp.sharded.bits import Bits
 from orderdp.sharded.field import Field, Scores
@@ -61,11 +65,26 @@ def _with_some_of_the_rest(field: Field, best: Bits, rest: int, count: int, cont
 _KNOWN = (Top, Bottom, Trimmed, Mixed, Moving)
 
 
-def checked_for_shards(policy: Policy) -> OrderDP:
+def checked_for_shards(policy: Policy) -> Policy:
     """The policy, or an error that says why it needs the whole table in one place."""
+    if type(policy) in (Budget, UniformTail):
+        checked_for_shards(policy.policy)  # type: ignore[attr-defined]
+        return policy
+    if isinstance(policy, Unlearned | SkipLearned):
+        if not isinstance(policy.learned, Probability | LossBelow):
+            raise ConfigError(
+                f'with table="sharded" a sample is learned by its own loss, got {policy.learned}: that is measured by '
+                "the losses of all. Use Probability or LossBelow."
+            )
+        if policy.unbiased:
+            raise ConfigError('table="sharded" has no weights, got unbiased=True. Leave it out.')
+        return policy
+    if type(policy) is FullData:
+        return policy
     if type(policy) is not OrderDP:
         raise ConfigError(
-            f'table="sharded" needs orderdp.OrderDP, got {describe(policy)}: other policies read the whole table in '
+            'table="sharded" needs orderdp.OrderDP, Unlearned, SkipLearned, Budget, UniformTail or FullData, got '
+            f"{describe(policy)}: other policies read the whole table in "
             "one place. OrderDP(prune_ratio=..., exploitation=1) draws at random and OrderDP(prune_ratio=0) keeps all; "
             'for other policies use table="replicated".'
         )

@@ -11,8 +11,7 @@ from orderdp.clock import Clock
 from orderdp.distributed.header import digest
 from orderdp.epochs import Epoch
 from orderdp.errors import ConfigError, StateError
-from orderdp.policies.orderdp import OrderDP
-from orderdp.policy import Context, Selection, describe
+from orderdp.policy import Context, Policy, Selection, describe
 from orderdp.sampling import Serving, View
 from orderdp.sharded.bits import Bits
 from orderdp.sharded.dealing import dealt, moves
@@ -40,9 +39,8 @@ class ShardTimeline(Timeline):
         **options: What any timeline takes.
     """
 
-    def __init__(self, policy: OrderDP, table: ShardTable, team: ShardTeam, sharding: Sharding, **options: Any) -> None:
+    def __init__(self, policy: Policy, table: ShardTable, team: ShardTeam, sharding: Sharding, **options: Any) -> None:
         super().__init__(policy, table, team=team, **options)
-        self._orderdp = policy
         self._part = table
         self._group = team
         self._sharding: Sharding = sharding
@@ -95,6 +93,10 @@ class ShardTimeline(Timeline):
             'table="replicated" to look at it.'
         )
 
+    @property
+    def _must_meet(self) -> bool:
+        return True
+
     def as_drawn(self, arrangement: Hashable) -> Epoch:
         """This rank's part of the current epoch, drawn and dealt out. A collective where there are others."""
         wires = Wires(self._group.exchange(), self.clock.epoch)
@@ -124,13 +126,13 @@ class ShardTimeline(Timeline):
             return self._undealt.own.copy(), self._undealt.base
         self.selector.prepare(context.epoch)
         scores = self._part.scores_between
-        return drawn(self._orderdp, self._part.shard, scores, context, wires, self._sharding), 0
+        return drawn(self._policy, self._part.shard, scores, context, wires, self._sharding), 0
 
     def _counts(self, picks: Bits, context: Context, wires: Wires) -> np.ndarray:
         """How many picks each rank has."""
-        if self._gathers:
+        q = self._policy.size(context.n, context)
+        if self._gathers or q is None:
             return wires.gather(np.array([len(picks)]))[:, 0]
-        _, q = self._orderdp.sizes(context.n)
         return np.array([share_of(q, rank, wires.world) for rank in range(wires.world)])
 
     # -- checkpoints ---------------------------------------------------------------------------------------------
@@ -170,9 +172,7 @@ class ShardTimeline(Timeline):
             self._epoch, self._rewound, self._share = epoch, False, None
             self._undealt = epoch if isinstance(epoch, UndealtEpoch) else None
             self._repeated_before = repeated
-            self._group.restored_from(
-                digest(describe(self._orderdp).encode(), repr(moment(state)).encode()), clock.kept
-            )
+            self._group.restored_from(digest(describe(self._policy).encode(), repr(moment(state)).encode()), clock.kept)
 
         return restore
 

@@ -71,8 +71,9 @@ def check_parameters(name: str, parameters: dict[str, Any]) -> None:
     """Raises where a control has parameters, or where the ratio is among them."""
     if name in CONTROLS and parameters:
         raise ConfigError(f"{name!r} is all data and takes no parameters, got {', '.join(parameters)}.")
-    by_ratio = getattr(NAMES.get(name), "parameters_at", lambda ratio: {})
-    ratio = {"prune_ratio", ratio_name(NAMES.get(name)), *by_ratio(0.5)} & set(parameters)
+    at_ratio = getattr(NAMES.get(name), "parameters_at", None)
+    by_ratio: dict[str, Any] = {} if at_ratio is None else at_ratio(0.5)
+    ratio = {"prune_ratio", ratio_name(NAMES.get(name)), *by_ratio} & set(parameters)
     if ratio:
         raise ConfigError(
             f"{ratio.pop()!r} is the ratio of {name!r} and comes from --prune-ratio, or --prune-ratios in a comparison."
