@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from orderdp import coresets, diagnostics, errors, policies, theory
+    from orderdp import coresets, diagnostics, errors, plans, policies, theory
     from orderdp.loading import Indexed
     from orderdp.losses import last_layer_gradient_norm, per_sample, top_mean
     from orderdp.policies import OrderDP
@@ -33,7 +33,7 @@ _HOMES = {
     "save_checkpoint": "orderdp.state",
     "top_mean": "orderdp.losses",
 }
-_MODULES = ("coresets", "diagnostics", "errors", "losses", "policies", "theory")
+_MODULES = ("coresets", "diagnostics", "errors", "losses", "plans", "policies", "theory")
 
 __all__ = [
     "Column",
@@ -50,6 +50,7 @@ __all__ = [
     "last_layer_gradient_norm",
     "load_checkpoint",
     "per_sample",
+    "plans",
     "policies",
     "save_checkpoint",
     "theory",

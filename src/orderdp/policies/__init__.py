@@ -17,6 +17,7 @@ from orderdp.policies.orderdp import OrderDP
 from orderdp.policies.rank_rules import Mixed, Moving, Trimmed
 from orderdp.policies.registry import build, build_at, card, config_of
 from orderdp.policies.repb import RePB
+from orderdp.policies.replay import Replay
 from orderdp.policies.rs2 import RS2
 from orderdp.policies.schedules import Constant, Cosine, Linear, RatioFunction, Scheduled, Tail, WarmUp
 from orderdp.policies.selective_backprop import SelectiveBackprop
@@ -47,6 +48,7 @@ __all__ = [
     "OrderDP",
     "RatioFunction",
     "RePB",
+    "Replay",
     "Scheduled",
     "SeTa",
     "SelectiveBackprop",
