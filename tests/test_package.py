@@ -31,6 +31,7 @@ def test_the_public_names_are_these_and_all_of_them_exist() -> None:
         "Pruner",
         "Selection",
         "__version__",
+        "alternate_flip",
         "coresets",
         "diagnostics",
         "errors",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from orderdp import coresets, diagnostics, errors, plans, policies, theory
+    from orderdp.augment import alternate_flip
     from orderdp.loading import Indexed
     from orderdp.losses import last_layer_gradient_norm, per_sample, top_mean
     from orderdp.policies import OrderDP
@@ -27,6 +28,7 @@ _HOMES = {
     "Policy": "orderdp.policy",
     "Pruner": "orderdp.pruner",
     "Selection": "orderdp.policy",
+    "alternate_flip": "orderdp.augment",
     "last_layer_gradient_norm": "orderdp.losses",
     "load_checkpoint": "orderdp.state",
     "per_sample": "orderdp.losses",
@@ -44,6 +46,7 @@ __all__ = [
     "Pruner",
     "Selection",
     "__version__",
+    "alternate_flip",
     "coresets",
     "diagnostics",
     "errors",

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from orderdp.errors import ConfigError
 from orderdp.losses import predictions
 from orderdp.randomness import generator
 from orderdp.workbench.mixing import blend, mixed_losses
@@ -34,6 +35,8 @@ class FolderTask:
     metric_name = "accuracy"
 
     def __init__(self, data: FolderData, settings: Settings, device: torch.device) -> None:
+        if settings.flip == "alternate":
+            raise ConfigError("images of a folder are mirrored while they are read, at random. Use flip='random'.")
         self.data = data
         self.settings = settings
         self.device = device

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from orderdp import Pruner
+from orderdp.errors import ConfigError
 from orderdp.losses import predictions
 from orderdp.randomness import generator
 from orderdp.workbench.data import Augment, Pictures
@@ -48,6 +50,12 @@ class ImageTask:
         self.test_set = data.test.labels
         self.labels = data.train.labels.numpy()
         augment = data.augment if settings.augment else Augment(padding=0, flip=False)
+        if settings.flip == "alternate":
+            if not augment.flip:
+                raise ConfigError(
+                    f"flip='alternate' needs images that are mirrored, those of {data.name!r} are not. Leave it out."
+                )
+            augment = replace(augment, flip="alternate")
         self._train = Pictures(data.train, augment, data.mean, data.std)
         self._test = Pictures(data.test, Augment(padding=0, flip=False), data.mean, data.std)
         self._memory_format = torch.channels_last if settings.channels_last else torch.contiguous_format
@@ -67,6 +75,8 @@ class ImageTask:
     def batches(self, pruner: Pruner, batch_size: int, seed: int) -> Iterator[tuple[torch.Tensor, Any]]:
         """What is left of the epoch; the pictures depend on (seed, epoch, index) alone."""
         epoch = pruner.epoch
+        # An epoch has a sample once, so what is known at its start, or where it goes on, holds for all that is left.
+        visits = pruner.usage if self.settings.flip == "alternate" else None
         sampler = iter(pruner.batch_sampler(batch_size))
         while True:
             start = time.perf_counter()
@@ -75,7 +85,8 @@ class ImageTask:
             if indices is None:
                 return
             index = torch.tensor(indices)
-            images = self._placed(self._train.train_batch(index, epoch, seed))
+            before = None if visits is None else visits[index]
+            images = self._placed(self._train.train_batch(index, epoch, seed, before))
             targets = self.data.train.labels[index].to(self.device, non_blocking=True)
             yield index, (images, targets, self._rng(seed, epoch, indices[0]))
 
