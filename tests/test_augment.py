@@ -276,8 +276,8 @@ class Noted(ImageTask):
         super().__init__(*arguments)
         self.seen: dict[int, list[bool]] = {}
 
-    def batches(self, pruner, batch_size, seed):
-        for index, batch in super().batches(pruner, batch_size, seed):
+    def batches(self, pruner, batch_size, seed, *, drop_last=False):
+        for index, batch in super().batches(pruner, batch_size, seed, drop_last=drop_last):
             straight = replace(self._train._augment, flip=False)
             for i, picture in zip(index.tolist(), batch[0], strict=True):
                 plain = straight.batch(

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from orderdp.augment import alternate_flip
     from orderdp.loading import Indexed
     from orderdp.losses import last_layer_gradient_norm, per_sample, top_mean
-    from orderdp.policies import OrderDP
+    from orderdp.policies import Budget, OrderDP, Unlearned
     from orderdp.policy import Column, Context, Policy, Selection
     from orderdp.pruner import Pruner
     from orderdp.state import load_checkpoint, save_checkpoint
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Budget": "orderdp.policies",
     "Column": "orderdp.policy",
     "Context": "orderdp.policy",
     "Indexed": "orderdp.loading",
@@ -28,6 +29,7 @@ _HOMES = {
     "Policy": "orderdp.policy",
     "Pruner": "orderdp.pruner",
     "Selection": "orderdp.policy",
+    "Unlearned": "orderdp.policies",
     "alternate_flip": "orderdp.augment",
     "last_layer_gradient_norm": "orderdp.losses",
     "load_checkpoint": "orderdp.state",
@@ -38,6 +40,7 @@ _HOMES = {
 _MODULES = ("coresets", "diagnostics", "errors", "losses", "plans", "policies", "theory")
 
 __all__ = [
+    "Budget",
     "Column",
     "Context",
     "Indexed",
@@ -45,6 +48,7 @@ __all__ = [
     "Policy",
     "Pruner",
     "Selection",
+    "Unlearned",
     "__version__",
     "alternate_flip",
     "coresets",

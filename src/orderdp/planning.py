@@ -17,6 +17,7 @@ __all__ = [
     "check_dials",
     "check_ratio",
     "is_count",
+    "is_number",
     "pool_sizes",
     "steps_within",
 ]
@@ -61,19 +62,20 @@ def check_dials(prune_ratio: Any, exploration: Any, exploitation: Any) -> None:
 
 def check_ratio(name: str, value: Any, *, zero_allowed: bool = True, one_allowed: bool = False) -> None:
     """Raises unless `value` is a number in [0, 1), or in the interval with other ends."""
-    fits = _is_number(value) and 0 <= value <= 1
+    fits = is_number(value) and 0 <= value <= 1
     if not fits or (value == 0 and not zero_allowed) or (value == 1 and not one_allowed):
-        hint = " It is a fraction, not a percentage." if _is_number(value) and 1 < value <= 100 else ""
+        hint = " It is a fraction, not a percentage." if is_number(value) and 1 < value <= 100 else ""
         interval = f"{'[' if zero_allowed else '('}0, 1{']' if one_allowed else ')'}"
         raise ConfigError(f"{name} must be in {interval}, got {value!r}.{hint}")
 
 
 def _check_dial(name: str, value: Any, meaning: str) -> None:
-    if value is not None and (not _is_number(value) or not 0 < value <= 1):
+    if value is not None and (not is_number(value) or not 0 < value <= 1):
         raise ConfigError(f"{name} must be in (0, 1], got {value!r}. It is {meaning}.")
 
 
-def _is_number(value: object) -> bool:
+def is_number(value: object) -> bool:
+    """Whether `value` is a number, and not True or False."""
     return isinstance(value, Real) and not isinstance(value, bool)
 
 

@@ -25,6 +25,7 @@ __all__ = [
     "describe",
     "nominal_ratio",
     "size_bounds",
+    "total_samples",
 ]
 
 
@@ -99,6 +100,8 @@ class Context:
         epochs: How many epochs are planned, or None where nobody said.
         labels: One class for each sample, or None.
         earlier: Under a schedule, how many samples an earlier epoch kept, for policies with exact sizes; None without.
+        trained: Samples trained on in all epochs before this one.
+        total: Samples that the whole training is trained on, where the policy fixes that; None where epochs count.
     """
 
     n: int
@@ -107,6 +110,8 @@ class Context:
     epochs: int | None = None
     labels: np.ndarray | None = field(default=None, repr=False)
     earlier: Callable[[int], int] | None = field(default=None, repr=False)
+    trained: int = 0
+    total: int | None = None
 
     def rng(self, *tags: int | str) -> np.random.Generator:
         """A generator that depends on the seed and `tags` alone.
@@ -158,6 +163,8 @@ class Policy(Protocol):
     - ``nominal_ratio(context) -> float`` where ``size`` is None: the share it is said to leave out;
     - ``ratio_name``: the dataclass field that is its ratio, where that is not ``prune_ratio``; or, where changing a
       field is not enough, ``with_ratio(prune_ratio) -> Policy``: for schedules and class balance;
+    - ``total(n, epochs) -> int``: how many samples the whole training is trained on, where that decides when it is
+      over (`orderdp.policies.Budget`) and not the number of epochs;
     - ``lr_scale(n, kept) -> float``: a factor on the learning rate while `kept` of `n` samples are trained on.
     """
 
@@ -214,3 +221,9 @@ def nominal_ratio(policy: Policy, n: int, context: Context) -> float | None:
         return 1 - size / n
     own: Callable[[Context], float | None] | None = getattr(policy, "nominal_ratio", None)
     return None if own is None else own(context)
+
+
+def total_samples(policy: Policy, n: int, epochs: int | None) -> int | None:
+    """How many samples the whole training is trained on; None where the number of epochs decides when it is over."""
+    own: Callable[[int, int | None], int | None] | None = getattr(policy, "total", None)
+    return None if own is None else own(n, epochs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch.utils.data import DataLoader
@@ -18,8 +18,8 @@ from orderdp.graphs import outside_graphs
 from orderdp.loading import length_of
 from orderdp.naming import checked_name
 from orderdp.origin import check_origin, with_origin
-from orderdp.planning import Split, is_count, steps_within
-from orderdp.policy import Policy, describe
+from orderdp.planning import Split, check_batch_size, is_count, steps_within
+from orderdp.policy import Policy, describe, total_samples
 from orderdp.readings import Readings
 from orderdp.sampling import PrunedBatchSampler, PrunedSampler
 from orderdp.scores import ScoreTable
@@ -27,7 +27,14 @@ from orderdp.state import on_host
 from orderdp.team import TeamOptions
 from orderdp.timeline import Timeline
 
-__all__ = ["Pruner"]
+__all__ = ["Pruner", "SameSteps"]
+
+
+class SameSteps(NamedTuple):
+    """With which pruned training makes as many steps as full data."""
+
+    batch_size: int
+    lr_factor: float
 
 
 class Pruner(Readings):
@@ -218,6 +225,9 @@ class Pruner(Readings):
         """
         if not is_count(epochs, least=0):
             raise ConfigError(f"epochs must be a whole number, at least 0, got {epochs!r}.")
+        total = total_samples(self.policy, self.n, epochs) if epochs else None
+        if total is not None:
+            return self._steps_of(total, batch_size, drop_last, world_size, accumulate)
         fewest, most = steps_within(
             (self._timeline.size_bounds(number) for number in range(epochs)),
             batch_size,
@@ -235,6 +245,50 @@ class Pruner(Readings):
                 most,
             )
         return fewest
+
+    def same_steps(self, batch_size: int) -> SameSteps:
+        """The batch size and the factor on the learning rate with which training makes as many steps as full data.
+
+        The batch is smaller by the share that is kept, and so is the learning rate, for a mean over the batch: each
+        sample moves the model as far as it would without pruning.
+
+        >>> from orderdp import OrderDP
+        >>> Pruner(OrderDP(prune_ratio=0.4), 50_000).same_steps(128)
+        SameSteps(batch_size=77, lr_factor=0.6015625)
+
+        Args:
+            batch_size: That of full data.
+        """
+        check_batch_size(batch_size)
+        total = total_samples(self.policy, self.n, self.epochs)
+        if total is not None and self.epochs is not None:
+            share: float | None = total / (self.epochs * self.n)
+        else:
+            ratios = {self._timeline.nominal_ratio(epoch) for epoch in range(self.epochs or 1)}
+            ratio = ratios.pop()
+            share = None if ratio is None or ratios else 1 - ratio
+        if share is None:
+            raise ConfigError(
+                f"as many steps as full data need a share that is kept in every epoch, and {describe(self.policy)} has "
+                "none: it changes, or is not known in advance. Choose a batch size yourself."
+            )
+        smaller = max(1, round(share * batch_size))
+        return SameSteps(smaller, smaller / batch_size)
+
+    def _steps_of(self, total: int, batch_size: int, drop_last: bool, world_size: int, accumulate: int) -> int:
+        """The number of steps that a budget of so many samples makes, all of them full."""
+        full, _ = steps_within([(total, total)], batch_size, drop_last=True, world_size=world_size)
+        if drop_last and accumulate == 1:
+            return full
+        fewest_samples = self._timeline.size_bounds(0)[0]
+        epochs = -(-total // max(1, fewest_samples))
+        raise UnknownSizeError(
+            f"{describe(self.policy)} decides by the losses how long an epoch is, and each may end in a smaller step: "
+            f"there are between {-(-full // accumulate)} and {full + epochs} steps. With drop_last=True and without "
+            f"accumulation there are exactly {full}; or let the schedule follow Pruner.progress.",
+            -(-full // accumulate),
+            full + epochs,
+        )
 
     def size_bounds(self, epoch: int) -> tuple[int, int]:
         """The fewest and the most samples that epoch can have; equal where the policy's size is known in advance.

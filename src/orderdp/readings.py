@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -49,10 +49,35 @@ class Readings:
 
     @property
     def progress(self) -> float:
-        """Share of the planned training that is done, in [0, 1]."""
-        if self.epochs is None:
+        """Share of the planned training that is done, in [0, 1]: of its epochs, or of its samples under a `Budget`."""
+        progress = self._timeline.progress
+        if progress is None:
             raise ConfigError("progress needs to know how many epochs are planned. Give Pruner(..., epochs=...).")
-        return min(1.0, self._timeline.clock.epochs_done / self.epochs)
+        return progress
+
+    @property
+    def done(self) -> bool:
+        """Whether all that was planned has been trained on: the epochs, or the samples under a `Budget`."""
+        if self.epochs is None:
+            raise ConfigError("done needs to know how many epochs are planned. Give Pruner(..., epochs=...).")
+        return self._timeline.done
+
+    def remaining_epochs(self) -> Iterator[int]:
+        """The numbers of the epochs that are left, one after the other, until training is `done`.
+
+        The same loop serves a new training, a resumed one, and a `Budget`, whose number of epochs is not known in
+        advance. Leaving an epoch early ends it. ::
+
+            for epoch in pruner.remaining_epochs():
+                for index, (x, y) in loader:
+                    ...
+        """
+        if self.epochs is None:
+            raise ConfigError("remaining_epochs needs to know how many are planned. Give Pruner(..., epochs=...).")
+        while not self._timeline.done:
+            epoch = self.epoch
+            yield epoch
+            self._timeline.leave(epoch)
 
     @property
     def lr_scale(self) -> float:
@@ -142,7 +167,7 @@ class Readings:
             be trained on, and what came in for them. returned_bytes: losses of such samples, sent and received.
         """
         clock = self._timeline.clock
-        kept, full = clock.kept, clock.epochs_done * self.n
+        kept, full = clock.kept, self._timeline.full_samples
         return {
             "epoch": self.epoch,
             "samples": self.n,

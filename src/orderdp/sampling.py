@@ -281,7 +281,7 @@ class PrunedBatchSampler(Sampler[list[int]]):
 
 def check_some_batch(timeline: Timeline, serving: Serving, batch_size: int) -> None:
     """Raises where an epoch that was opened has nothing to hand out, because smaller batches are left out."""
-    if serving.end == 0:
+    if serving.end == 0 and not timeline.done:
         # Where every step chooses, the epoch itself has no more than its full batches.
         samples = len(serving.epoch) or timeline.size_bounds(serving.number)[1]
         raise ConfigError(

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from orderdp.complaints import Complaints
-from orderdp.policy import Context, Policy, Selection, nominal_ratio
+from orderdp.policy import Context, Policy, Selection, nominal_ratio, total_samples
 from orderdp.randomness import key64
 from orderdp.scores import ScoreTable
 
@@ -45,9 +45,22 @@ class Selector:
         self._complaints = complaints
         self._begins: Callable[[int], None] | None = getattr(policy, "begins", None)
 
-    def context(self, epoch: int, seed: int) -> Context:
-        """What the policy may know in that epoch."""
-        return Context(n=self._table.n, epoch=epoch, seed=seed, epochs=self._epochs, labels=self._labels)
+    def context(self, epoch: int, seed: int, trained: int = 0) -> Context:
+        """What the policy may know in that epoch, before which so many samples have been trained on."""
+        return Context(
+            n=self._table.n,
+            epoch=epoch,
+            seed=seed,
+            epochs=self._epochs,
+            labels=self._labels,
+            trained=trained,
+            total=self.total,
+        )
+
+    @property
+    def total(self) -> int | None:
+        """Samples that the whole training is trained on, where the policy fixes that."""
+        return total_samples(self._policy, self._table.n, self._epochs)
 
     @property
     def offered(self) -> int:
@@ -68,7 +81,8 @@ class Selector:
             self.prepare(context.epoch)
             selection = self._policy.select(self._table, context)
             self.keep(selection)
-            nominal = nominal_ratio(self._policy, self.offered, context)
+            # A budget is kept to by the whole training, not by an epoch.
+            nominal = None if self.total is not None else nominal_ratio(self._policy, self.offered, context)
             self._complaints.say_what_is_real(context.epoch, 1 - len(selection) / self.offered, nominal)
         return selection
 
@@ -76,7 +90,7 @@ class Selector:
         """The current epoch's selection, or what it would be if it were drawn now. Keeps nothing of it."""
         if self.current is not None:
             return self.current
-        if self._epochs is not None and context.epoch >= self._epochs:
+        if self._epochs is not None and context.epoch >= self._epochs and self.total is None:
             # Policies and schedules need not know what comes after the end, and the last pool would be the same again.
             context = replace(context, epoch=self._epochs - 1, seed=key64(context.seed, "one more"))
         return self._policy.select(self._table, context)

@@ -75,7 +75,7 @@ class Timeline:
 
     def context(self, epoch: int) -> Context:
         """What the policy may know in that epoch."""
-        return self.selector.context(epoch, self.seed)
+        return self.selector.context(epoch, self.seed, self.clock.kept_before)
 
     def size_bounds(self, epoch: int) -> tuple[int, int]:
         """The fewest and the most samples that epoch can have."""
@@ -86,16 +86,59 @@ class Timeline:
         for epoch in range(self.clock.epoch, self._epochs or self.clock.epoch + 1):
             self.size_bounds(epoch)
 
+    def nominal_ratio(self, epoch: int) -> float | None:
+        """The share that the policy says it leaves out of that epoch; None where it does not say."""
+        return nominal_ratio(self._policy, self.selector.offered, self.context(epoch))
+
     def nominal_saved(self) -> float:
         """The share that the policy says it leaves out of the current epoch; where it does not say, the middle."""
         epoch = self._planned()
         n = self.selector.offered
-        nominal = nominal_ratio(self._policy, n, self.context(epoch))
+        nominal = self.nominal_ratio(epoch)
         return 1 - sum(self.size_bounds(epoch)) / (2 * n) if nominal is None else nominal
 
     def _planned(self) -> int:
         """The current epoch, or the last: policies and schedules need not know what comes after it."""
-        return self.clock.epoch if self._epochs is None else min(self.clock.epoch, self._epochs - 1)
+        if self._epochs is None or self.selector.total is not None:
+            return self.clock.epoch
+        return min(self.clock.epoch, self._epochs - 1)
+
+    # -- how much there is in all ------------------------------------------------------------------------------
+
+    @property
+    def total(self) -> int | None:
+        """Samples that the whole training is trained on, where a budget decides when it is over; else None.
+
+        Where smaller batches are left out, it is what full steps make of the budget.
+        """
+        total = self.selector.total
+        if total is None or self.clock.cut is None or not self.clock.cut[1]:
+            return total
+        return total - total % self.team.step_size(self.clock.cut[0])
+
+    @property
+    def progress(self) -> float | None:
+        """Share of the planned training that is done, in [0, 1]; None where nothing was planned."""
+        total = self.total
+        if total is not None:
+            return min(1.0, self.clock.kept / total) if total else 1.0
+        return None if self._epochs is None else min(1.0, self.clock.epochs_done / self._epochs)
+
+    @property
+    def done(self) -> bool:
+        """Whether all that was planned has been trained on."""
+        total = self.total
+        if total is not None:
+            return self.clock.kept >= total
+        return self._epochs is not None and self.epoch >= self._epochs
+
+    @property
+    def full_samples(self) -> float:
+        """Samples that training on all data would have been trained on until now."""
+        total = self.total
+        if total is None or self._epochs is None:
+            return self.clock.epochs_done * self.n
+        return self._epochs * self.n * min(1.0, self.clock.kept / total) if total else 0.0
 
     # -- going through an epoch --------------------------------------------------------------------------------
 
@@ -107,10 +150,12 @@ class Timeline:
             view.check()
             if self._wanted(view) > self.clock.epoch:
                 self._next_epoch()
-            self._arrange(view)
+            if not self._is_spent(view):
+                self._arrange(view)
         else:
             self._open_together(view, meeting)
-        assert self._epoch is not None
+        if self._epoch is None:  # the budget is spent
+            return Serving(FixedEpoch(np.empty(0, dtype=np.int64)), self.clock.epoch, 0, 0)
         self._share, start = self.team.share(), self._start
         self.clock.end, self.clock.cut = view.end(self._epoch, start), view.cut
         self._world = 1 if meeting is None or meeting.exchange is None else meeting.exchange.world
@@ -132,6 +177,13 @@ class Timeline:
         end = self.team.end_of(self._epoch, self.clock.trained, *(self.clock.cut or (1, False)))
         return self.clock.epoch + self._ends_at(end)
 
+    def _is_spent(self, view: View) -> bool:
+        """Whether nothing is left of a budget, or less than makes a step."""
+        if self._epoch is not None or self.selector.total is None:
+            return False
+        self.clock.cut = view.cut
+        return self.done
+
     @property
     def _start(self) -> int:
         """The position from which the open epoch is served."""
@@ -150,6 +202,20 @@ class Timeline:
         """The open epoch is over, though not all of it has been trained on. One that has not begun stays."""
         if self._epoch is not None and self.clock.trained:
             self._over()
+
+    def leave(self, epoch: int) -> None:
+        """A loop over epochs goes on to the next one, whether or not all of this one was trained on."""
+        if self.epoch != epoch or self.done:
+            return
+        if self.clock.moved:
+            self.end_epoch()
+        elif self.clock.idle_passes and not getattr(self._policy, "needs_feedback", True):
+            self._over()
+        else:
+            raise StateError(
+                f"epoch {epoch} has passed and no loss came back, so the loop would never end. Call "
+                "loss = pruner.update(index, losses) in every step."
+            )
 
     def _over(self) -> None:
         """Nothing more of the open epoch is trained on."""
@@ -200,7 +266,7 @@ class Timeline:
         """
         if self._epoch is None:
             return
-        if self._epochs is not None and self.clock.epoch >= self._epochs:
+        if self._epochs is not None and self.clock.epoch >= self._epochs and self.selector.total is None:
             self.complaints.say_beyond(self._epochs)
         self.team.tally.came_back(samples)
         # All processes are at the same step, so each knows how far they are together.
@@ -235,6 +301,8 @@ class Timeline:
 
     def _open_together(self, view: View, meeting: Meeting) -> None:
         self._follow(meeting.decide(False, self.clock.epoch, self.seed, lambda: self._standing_before(view)))
+        if self._is_spent(view):
+            return
         if meeting.drawing:
             try:
                 meeting.agree(self.clock.epoch, lambda: self._drawn(view))

@@ -66,6 +66,16 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     for name, text in _SWITCHES.items():
         how.add_argument(f"--{name.replace('_', '-')}", action="store_true", default=unset, help=text)
     how.add_argument(
+        "--steps",
+        default=unset,
+        metavar="fewer|same",
+        help="what is pruned makes fewer steps (default), or smaller ones: as many as full data, with batches and "
+        "learning rate smaller by the share kept; for the controls alike",
+    )
+    how.add_argument(
+        "--keep-last", dest="drop_last", action="store_false", default=unset, help="train on incomplete last batches"
+    )
+    how.add_argument(
         "--flip", default=unset, metavar="F", help="mirror images at random, or 'alternate' by a sample's visits"
     )
     how.add_argument("--no-augment", dest="augment", action="store_false", default=unset, help="images as they are")
@@ -104,7 +114,8 @@ def settings_of(options: argparse.Namespace, *, varied: bool = False, **own: Any
     """
     from orderdp.workbench.settings import VARIED, Settings, preset_values, read_config
 
-    names = {"data", "model", "task", "optimiser", "schedule", "augment", "flip", *_NUMBERS, *_SWITCHES}
+    names = {"data", "model", "task", "optimiser", "schedule", "augment", "flip", "drop_last", "steps"}
+    names |= {*_NUMBERS, *_SWITCHES}
     given = {name: value for name, value in vars(options).items() if name in names}
     from_file = {} if options.config is None else read_config(options.config)
     wrong = [name for name in VARIED if name in from_file] if varied else []

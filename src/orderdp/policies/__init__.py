@@ -5,6 +5,7 @@ from __future__ import annotations
 from orderdp.policies.active_bias import ActiveBias
 from orderdp.policies.adaptive import Adaptive
 from orderdp.policies.balanced import Balanced
+from orderdp.policies.budget import Budget
 from orderdp.policies.calibrated import Calibrated
 from orderdp.policies.dynamic_random import DynamicRandom
 from orderdp.policies.dynamic_uncertainty import DynamicUncertainty
@@ -13,6 +14,7 @@ from orderdp.policies.full_data import FullData
 from orderdp.policies.function_policy import Fixed, FunctionPolicy
 from orderdp.policies.infobatch import InfoBatch, InfoBatchQuantile
 from orderdp.policies.kakurenbo import Kakurenbo
+from orderdp.policies.learned import LossBelow, LossShare, Probability, RelativeLoss, SkipLearned, Unlearned
 from orderdp.policies.orderdp import OrderDP
 from orderdp.policies.rank_rules import Mixed, Moving, Trimmed
 from orderdp.policies.registry import build, build_at, card, config_of
@@ -22,6 +24,7 @@ from orderdp.policies.rs2 import RS2
 from orderdp.policies.schedules import Constant, Cosine, Linear, RatioFunction, Scheduled, Tail, WarmUp
 from orderdp.policies.selective_backprop import SelectiveBackprop
 from orderdp.policies.seta import SeTa
+from orderdp.policies.tails import UniformTail
 from orderdp.policies.ucb import UCB
 
 __all__ = [
@@ -30,6 +33,7 @@ __all__ = [
     "ActiveBias",
     "Adaptive",
     "Balanced",
+    "Budget",
     "Calibrated",
     "Constant",
     "Cosine",
@@ -43,17 +47,24 @@ __all__ = [
     "InfoBatchQuantile",
     "Kakurenbo",
     "Linear",
+    "LossBelow",
+    "LossShare",
     "Mixed",
     "Moving",
     "OrderDP",
+    "Probability",
     "RatioFunction",
     "RePB",
+    "RelativeLoss",
     "Replay",
     "Scheduled",
     "SeTa",
     "SelectiveBackprop",
+    "SkipLearned",
     "Tail",
     "Trimmed",
+    "UniformTail",
+    "Unlearned",
     "WarmUp",
     "build",
     "build_at",

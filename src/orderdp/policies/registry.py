@@ -13,6 +13,7 @@ from orderdp.naming import checked_name, suggestion
 from orderdp.policies.active_bias import ActiveBias
 from orderdp.policies.adaptive import Adaptive
 from orderdp.policies.balanced import Balanced
+from orderdp.policies.budget import Budget
 from orderdp.policies.calibrated import Calibrated
 from orderdp.policies.dynamic_random import DynamicRandom
 from orderdp.policies.dynamic_uncertainty import DynamicUncertainty
@@ -20,6 +21,7 @@ from orderdp.policies.epsilon_greedy import EpsilonGreedy
 from orderdp.policies.full_data import FullData
 from orderdp.policies.infobatch import InfoBatch, InfoBatchQuantile
 from orderdp.policies.kakurenbo import Kakurenbo
+from orderdp.policies.learned import SkipLearned, Threshold, Unlearned, threshold_config
 from orderdp.policies.orderdp import OrderDP
 from orderdp.policies.rank_rules import RankRule, rule_config
 from orderdp.policies.ratios import ratio_name
@@ -28,6 +30,7 @@ from orderdp.policies.rs2 import RS2
 from orderdp.policies.schedules import Scheduled, build_schedule, schedule_config
 from orderdp.policies.selective_backprop import SelectiveBackprop
 from orderdp.policies.seta import SeTa
+from orderdp.policies.tails import UniformTail
 from orderdp.policies.ucb import UCB
 from orderdp.policy import Policy
 
@@ -35,6 +38,9 @@ __all__ = ["NAMES", "build", "build_at", "card", "config_of", "summary"]
 
 NAMES: dict[str, type[Any]] = {
     "orderdp": OrderDP,
+    "budget": Budget,
+    "unlearned": Unlearned,
+    "skip-learned": SkipLearned,
     "adaptive": Adaptive,
     "full": FullData,
     "random": DynamicRandom,
@@ -53,7 +59,7 @@ NAMES: dict[str, type[Any]] = {
 }
 
 #: What can be said of every policy, besides its own parameters.
-_OPTIONS = ("balanced", "schedule")
+_OPTIONS = ("balanced", "schedule", "tail")
 
 
 def card(name: str) -> str:
@@ -67,7 +73,14 @@ def summary(name: str) -> str:
     return one_sentence(card(name))
 
 
-def build(name: str, *, balanced: bool = False, schedule: Mapping[str, Any] | None = None, **parameters: Any) -> Policy:
+def build(
+    name: str,
+    *,
+    balanced: bool = False,
+    schedule: Mapping[str, Any] | None = None,
+    tail: float | None = None,
+    **parameters: Any,
+) -> Policy:
     """The policy called `name` with these parameters.
 
     >>> build("orderdp", prune_ratio=0.4)
@@ -79,6 +92,7 @@ def build(name: str, *, balanced: bool = False, schedule: Mapping[str, Any] | No
         name: One of `NAMES`.
         balanced: Whether each class keeps its share of the data.
         schedule: How the prune ratio changes over training: the name of a schedule and its parameters.
+        tail: The last share of training that draws uniformly, at the same ratio.
         **parameters: Those of the policy.
     """
     checked_name(name, NAMES, "policy")
@@ -89,19 +103,23 @@ def build(name: str, *, balanced: bool = False, schedule: Mapping[str, Any] | No
             raise ConfigError(
                 f"policy {name!r} has no parameter {parameter!r}.{suggestion(parameter, [*known, *_OPTIONS])}"
             )
+    if kind is Budget and isinstance(parameters.get("policy"), Mapping | str):
+        inner = parameters["policy"]
+        parameters = {**parameters, "policy": build(**({"name": inner} if isinstance(inner, str) else inner))}
     try:
         policy: Policy = kind(**parameters)
     except TypeError as error:
         raise ConfigError(f"policy {name!r} cannot be made: {error}.") from None
     if balanced:
         policy = Balanced(policy)
-    if schedule is None:
-        return policy
-    if not isinstance(schedule, Mapping) or "name" not in schedule:
-        raise ConfigError(
-            f'schedule must be the name of a schedule and its parameters, {{"name": "tail", ...}}, got {schedule!r}.'
-        )
-    return Scheduled(policy, build_schedule(**schedule))
+    if schedule is not None:
+        if not isinstance(schedule, Mapping) or "name" not in schedule:
+            raise ConfigError(
+                'schedule must be the name of a schedule and its parameters, {"name": "tail", ...}, got '
+                f"{schedule!r}."
+            )
+        policy = Scheduled(policy, build_schedule(**schedule))
+    return policy if tail is None else UniformTail(policy, tail)
 
 
 def build_at(name: str, prune_ratio: float | None, **parameters: Any) -> Policy:
@@ -129,6 +147,8 @@ def config_of(policy: Any) -> dict[str, Any]:
     >>> config_of(build("rs2", prune_ratio=0.5))
     {'name': 'rs2', 'prune_ratio': 0.5}
     """
+    if isinstance(policy, UniformTail):
+        return {**config_of(policy.policy), "tail": policy.tail}
     if isinstance(policy, Scheduled):
         return {**config_of(policy.policy), "schedule": schedule_config(policy.schedule)}
     if isinstance(policy, Balanced):
@@ -136,7 +156,9 @@ def config_of(policy: Any) -> dict[str, Any]:
     for name, kind in NAMES.items():
         if type(policy) is kind:
             own = getattr(policy, "parameters", None)
-            parameters = dataclasses.asdict(policy) if own is None else own
+            # Not asdict, which would take values within it apart as well.
+            fields = {field.name: getattr(policy, field.name) for field in dataclasses.fields(policy)}
+            parameters = fields if own is None else own
             return {"name": name, **{key: _plain(value) for key, value in parameters.items()}}
     raise ConfigError(f"{type(policy).__name__} is no policy with a name; there are {', '.join(NAMES)}.")
 
@@ -144,4 +166,8 @@ def config_of(policy: Any) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     if isinstance(value, RankRule):
         return rule_config(value)
+    if isinstance(value, Threshold):
+        return threshold_config(value)
+    if isinstance(value, Policy):
+        return config_of(value)
     return list(value) if isinstance(value, tuple) else value

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from orderdp.policy import Column, Policy
+from orderdp.policy import Column, Policy, total_samples
 
 __all__ = ["Wrapping"]
 
@@ -30,6 +30,10 @@ class Wrapping:
         """As the policy does."""
         own: Callable[..., Mapping[str, Any]] | None = getattr(self.policy, "remember", None)
         return own
+
+    def total(self, n: int, epochs: int | None) -> int | None:
+        """As the policy does."""
+        return total_samples(self.policy, n, epochs)
 
     def lr_scale(self, n: int, kept: int) -> float:
         """As the policy does."""

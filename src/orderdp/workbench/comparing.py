@@ -101,7 +101,7 @@ def check_runs(runs: Sequence[Settings], place: Place) -> None:
         if is_static(run.policy):
             count_kept(len(task.train_set), run.prune_ratio or 0.0)
         else:
-            Pruner(policy_of(run), task.train_set, epochs=run.epochs_run, labels=labels)
+            Pruner(policy_of(run), task.train_set, epochs=run.epochs, labels=labels)
 
 
 def finished(out: Path, settings: Settings) -> Run | None:
@@ -185,4 +185,5 @@ def _tell(run: Settings, place: Place, watch: Callable[[Settings, float, int, fl
     if (folder / "records.jsonl").exists():
         epochs = read_run(folder).epochs
         if epochs:
-            watch(run, float(epochs[-1]["epoch"]), run.epochs_run, epochs[-1].get("metric"))
+            done = epochs[-1].get("progress", epochs[-1]["epoch"] / run.epochs_run)
+            watch(run, done * run.epochs_run, run.epochs_run, epochs[-1].get("metric"))

@@ -25,7 +25,7 @@ __all__ = [
 
 DEFAULT_POLICIES = ("full", "reduced", "random", "infobatch", "orderdp")
 
-_WITHOUT_RATIO = ("full", "infobatch-quantile", "adaptive")
+_WITHOUT_RATIO = ("full", "infobatch-quantile", "adaptive", "skip-learned")
 
 
 class Contender(NamedTuple):
@@ -64,7 +64,8 @@ def check_parameters(name: str, parameters: dict[str, Any]) -> None:
     """Raises where a control has parameters, or where the ratio is among them."""
     if name in CONTROLS and parameters:
         raise ConfigError(f"{name!r} is all data and takes no parameters, got {', '.join(parameters)}.")
-    ratio = {"prune_ratio", ratio_name(NAMES.get(name))} & set(parameters)
+    by_ratio = getattr(NAMES.get(name), "parameters_at", lambda ratio: {})
+    ratio = {"prune_ratio", ratio_name(NAMES.get(name)), *by_ratio(0.5)} & set(parameters)
     if ratio:
         raise ConfigError(
             f"{ratio.pop()!r} is the ratio of {name!r} and comes from --prune-ratio, or --prune-ratios in a comparison."

@@ -72,12 +72,14 @@ class ImageTask:
         """All training images without augmentation, for proxies."""
         return self._train.eval_batch(torch.arange(len(self.train_set))), self.data.train.labels
 
-    def batches(self, pruner: Pruner, batch_size: int, seed: int) -> Iterator[tuple[torch.Tensor, Any]]:
+    def batches(
+        self, pruner: Pruner, batch_size: int, seed: int, *, drop_last: bool = False
+    ) -> Iterator[tuple[torch.Tensor, Any]]:
         """What is left of the epoch; the pictures depend on (seed, epoch, index) alone."""
         epoch = pruner.epoch
         # An epoch has a sample once, so what is known at its start, or where it goes on, holds for all that is left.
         visits = pruner.usage if self.settings.flip == "alternate" else None
-        sampler = iter(pruner.batch_sampler(batch_size))
+        sampler = iter(pruner.batch_sampler(batch_size, drop_last))
         while True:
             start = time.perf_counter()
             indices = next(sampler, None)

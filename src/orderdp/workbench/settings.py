@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from orderdp.errors import ConfigError
 from orderdp.naming import checked_name, suggestion
 from orderdp.planning import check_ratio, is_count
 
-__all__ = ["CONTROLS", "PRESETS", "VARIED", "Settings", "planned_epochs", "preset_values", "read_config"]
+__all__ = ["BEFORE", "CONTROLS", "PRESETS", "VARIED", "Settings", "planned_epochs", "preset_values", "read_config"]
 
 #: Policies that the workbench makes out of the number of epochs: all data, and all data for less long.
 CONTROLS = ("full", "reduced")
@@ -39,6 +40,10 @@ class Settings:
         epochs: How many; for "reduced" the number that full data has.
         seed: Of weights, order, draws and augmentation.
         batch_size: Samples a batch.
+        drop_last: Whether an incomplete last batch is left out. Right before a test it would take a whole step and
+            move the statistics of batch normalisation, in some methods and not in others.
+        steps: "fewer", what is pruned makes fewer steps; or "same", as many steps as full data, with batches and
+            learning rate smaller by the share kept.
         optimiser: "sgd", "adamw", "lars" or "lamb".
         lr: Its largest learning rate.
         momentum: Of SGD and LARS.
@@ -70,6 +75,8 @@ class Settings:
     epochs: int = 10
     seed: int = 0
     batch_size: int = 128
+    drop_last: bool = True
+    steps: str = "fewer"
     optimiser: str = "sgd"
     lr: float = 0.1
     momentum: float = 0.9
@@ -99,7 +106,7 @@ class Settings:
                 raise ConfigError(f"{name} must be a name, got {getattr(self, name)!r}.")
         if self.task is not None and not isinstance(self.task, str):
             raise ConfigError(f"task must be module:factory, got {self.task!r}.")
-        for name in ("nesterov", "augment", "average", "amp", "channels_last", "compile"):
+        for name in ("nesterov", "augment", "average", "amp", "channels_last", "compile", "drop_last"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{name} must be true or false, got {getattr(self, name)!r}.")
         checked_name(self.flip, ("random", "alternate"), "flip")
@@ -123,12 +130,14 @@ class Settings:
         check_ratio("label_smoothing", self.label_smoothing)
         if self.prune_ratio is not None:
             check_ratio("prune_ratio", self.prune_ratio)
+        if self.steps not in ("fewer", "same"):
+            raise ConfigError(f'steps must be "fewer" or "same", got {self.steps!r}.')
         if self.policy == "reduced" and self.prune_ratio is None:
             raise ConfigError('policy "reduced" trains for fewer epochs and needs a prune_ratio to say how many.')
 
     @property
     def epochs_run(self) -> int:
-        """How many epochs the run has: fewer where a control costs as much as a pruned run."""
+        """How many epochs the run has, as far as that is known: fewer where a control costs as much as a pruned run."""
         return planned_epochs(self.policy, self.epochs, self.prune_ratio)
 
     @property
@@ -184,11 +193,15 @@ def planned_epochs(policy: str, epochs: int, prune_ratio: float | None) -> int:
     """
     if policy != "reduced" or prune_ratio is None:
         return epochs
-    return max(1, round(epochs * (1 - prune_ratio)))
+    return max(1, math.ceil(round(epochs * (1 - prune_ratio), 9)))  # the last one may be cut short
+
+
+#: What runs did before these settings were there, so that records without them are read as what they are.
+BEFORE: dict[str, Any] = {"drop_last": False}
 
 
 def _defaults() -> dict[str, Any]:
-    return Settings().as_dict()
+    return {**Settings().as_dict(), **BEFORE}
 
 
 def _written(name: str, value: Any) -> str:

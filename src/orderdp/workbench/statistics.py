@@ -11,15 +11,15 @@ from typing import Any
 
 from orderdp.workbench.intervals import Difference, paired_difference
 from orderdp.workbench.reading import Run
-from orderdp.workbench.settings import Settings
+from orderdp.workbench.settings import BEFORE, Settings
 from orderdp.workbench.verdicts import verdict
 
 __all__ = ["TASK_FIELDS", "Row", "compare"]
 
 _NAMED = ("data", "task", "model", "preset", "batch_size", "optimiser", "lr", "schedule")
 _REGULARISED = ("weight_decay", "label_smoothing", "mixup", "cutmix", "augment", "flip")
-_DETAILS = ("width", "momentum", "nesterov", "accumulate", "average", "amp", *_REGULARISED)
-_DEFAULTS = {entry.name: entry.default for entry in fields(Settings) if entry.name in _DETAILS}
+_DETAILS = ("width", "momentum", "nesterov", "accumulate", "average", "amp", "drop_last", "steps", *_REGULARISED)
+_DEFAULTS = {**{entry.name: entry.default for entry in fields(Settings) if entry.name in _DETAILS}, **BEFORE}
 
 TASK_FIELDS = (*_NAMED, *_DETAILS)
 """Runs are set against each other only where they agree in these parts of their configuration."""

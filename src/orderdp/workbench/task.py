@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -12,7 +13,7 @@ from orderdp import Pruner
 from orderdp.errors import ConfigError
 from orderdp.workbench.plugins import from_outside
 
-__all__ = ["Losses", "Task", "load_task", "task_batches"]
+__all__ = ["Losses", "Task", "drops_last", "load_task", "task_batches"]
 
 
 class Losses(NamedTuple):
@@ -38,7 +39,7 @@ class Task(Protocol):
     - ``labels``: one class for each training sample, for class balance;
     - ``metric_name``: what the metric is called (default "accuracy");
     - ``batches(pruner, batch_size, seed)``: an iterator of (index, batch) over the current epoch, where it has a faster
-      way than a DataLoader over ``train_set``;
+      way than a DataLoader over ``train_set``; with a parameter ``drop_last`` where it can leave out an incomplete one;
     - ``test_batches()``: the same for testing, without indices;
     - ``loader_options``: arguments of the DataLoader, such as ``num_workers``.
 
@@ -73,9 +74,21 @@ def load_task(place: str) -> Task:
     return found
 
 
-def task_batches(task: Task, pruner: Pruner, batch_size: int, seed: int) -> Iterator[tuple[torch.Tensor, Any]]:
+def task_batches(
+    task: Task, pruner: Pruner, batch_size: int, seed: int, *, drop_last: bool = False
+) -> Iterator[tuple[torch.Tensor, Any]]:
     """Index and batch, through what is left of the current epoch."""
     own = getattr(task, "batches", None)
     if own is not None:
-        return iter(own(pruner, batch_size, seed))
-    return iter(pruner.loader(task.train_set, batch_size=batch_size, **getattr(task, "loader_options", {})))
+        options = {"drop_last": True} if drop_last else {}
+        return iter(own(pruner, batch_size, seed, **options))
+    options = {"drop_last": drop_last, **getattr(task, "loader_options", {})}
+    return iter(pruner.loader(task.train_set, batch_size=batch_size, **options))
+
+
+def drops_last(task: Task, wanted: bool) -> bool:
+    """Whether incomplete batches are left out: as wanted, unless the task has batches or options of its own."""
+    own = getattr(task, "batches", None)
+    if own is not None:
+        return wanted and "drop_last" in inspect.signature(own).parameters
+    return bool(getattr(task, "loader_options", {}).get("drop_last", wanted))

@@ -14,7 +14,7 @@ import torch
 from orderdp import Policy, Pruner, load_checkpoint, save_checkpoint
 from orderdp.errors import ConfigError, NonFiniteLossError, OrderDPWarning, StateError, UnknownSizeError
 from orderdp.global_generators import GlobalGenerators
-from orderdp.policies import FullData, build_at
+from orderdp.policies import Budget, FullData, build_at
 from orderdp.workbench.board import Board
 from orderdp.workbench.diagnosing import Closeness, Diagnosis
 from orderdp.workbench.host import describe_host, versions
@@ -24,7 +24,7 @@ from orderdp.workbench.records import RunLog, read_run
 from orderdp.workbench.settings import CONTROLS, Settings
 from orderdp.workbench.static import StaticChoice
 from orderdp.workbench.stopwatch import NOT_COUNTED, PARTS, Stopwatch
-from orderdp.workbench.task import Losses, Task, task_batches
+from orderdp.workbench.task import Losses, Task, drops_last, task_batches
 
 __all__ = ["MODEL_FILE", "DivergedError", "SingleSampleError", "Training", "policy_of"]
 
@@ -49,6 +49,8 @@ class SingleSampleError(Exception):
 
 def policy_of(settings: Settings) -> Policy:
     """The policy of a run; controls train on all data."""
+    if settings.policy == "reduced" and settings.prune_ratio is not None:
+        return Budget(round(1 - settings.prune_ratio, 12), policy=FullData())
     if settings.policy in CONTROLS:
         return FullData()
     return build_at(settings.policy, settings.prune_ratio, **settings.policy_parameters)
@@ -98,8 +100,12 @@ class Training:
         self._policy = policy_of(settings) if static is None else static.policy
         labels = getattr(task, "labels", None)
         self._pruner = Pruner(
-            self._policy, task.train_set, seed=settings.seed, epochs=settings.epochs_run, labels=labels, on_nan="raise"
+            self._policy, task.train_set, seed=settings.seed, epochs=settings.epochs, labels=labels, on_nan="raise"
         )
+        self._drop_last = drops_last(task, settings.drop_last)
+        self._batch_size, self._lr_factor = settings.batch_size, 1.0
+        if settings.steps == "same":
+            self._batch_size, self._lr_factor = self._pruner.same_steps(settings.batch_size)
         self._learner = Learner(settings, task, device)
         self._generators = GlobalGenerators.seeded(settings.seed, device)  # to begin with
         self._diagnosis = Diagnosis(self._pruner, self._learner.model, task, settings, folder, closeness=diagnose)
@@ -135,7 +141,7 @@ class Training:
             warnings.simplefilter("ignore", OrderDPWarning)  # real ratios and the like are in the records
             try:
                 self._end_pending_epoch()
-                while self._pruner.epoch < self.settings.epochs_run:
+                while not self._pruner.done:
                     self._train_epoch()
             except (DivergedError, SingleSampleError, NonFiniteLossError) as error:
                 # What happened; the advice that may follow is for loops of one's own, which can say on_nan="warn".
@@ -160,10 +166,13 @@ class Training:
             number = self._pruner.epoch
             self._learner.train()
             with self._watch_time.part("selection"):
-                next(iter(self._pruner.batch_sampler(self.settings.batch_size)), None)
-                batches_left = len(self._pruner.batch_sampler(self.settings.batch_size))
-                scale = self._pruner.lr_scale
-            batches = task_batches(self._task, self._pruner, self.settings.batch_size, self.settings.seed)
+                sampler = self._pruner.batch_sampler(self._batch_size, self._drop_last)
+                next(iter(sampler), None)
+                batches_left = len(sampler)
+                scale = self._pruner.lr_scale * self._lr_factor
+            batches = task_batches(
+                self._task, self._pruner, self._batch_size, self.settings.seed, drop_last=self._drop_last
+            )
             while self._whole_step(batches, batches_left, scale):
                 self._watch(self._pruner.progress * self.settings.epochs_run, self.settings.epochs_run, self._metric)
                 if time.monotonic() - self._saved_at > self._checkpoint_seconds:
@@ -238,7 +247,7 @@ class Training:
         loss = (self._loss_sum / max(1, self._loss_count)).item()
         if not math.isfinite(loss):
             raise DivergedError(f"the loss became {loss} in epoch {number}")
-        last = number == self.settings.epochs_run
+        last = self._pruner.done
         metric = None
         if last or number % self.settings.evaluate_every == 0:
             with self._watch_time.part("evaluation"):
@@ -253,7 +262,9 @@ class Training:
     def _steps_known(self) -> int | None:
         settings = self.settings
         try:
-            return self._pruner.steps(settings.epochs_run, settings.batch_size, accumulate=settings.accumulate)
+            return self._pruner.steps(
+                settings.epochs, self._batch_size, drop_last=self._drop_last, accumulate=settings.accumulate
+            )
         except UnknownSizeError:
             return None
 
@@ -267,13 +278,15 @@ class Training:
         told: dict[str, Any] = {name: report[name] for name in ("saved", "nominal_saved", "coverage", "staleness")}
         told.update(self._watch_time.since(seconds))
         told.update(epoch=number, samples=self._samples - samples, loss=loss, metric=metric, **diagnosis)
+        told["progress"] = self._pruner.progress
         self._log.epoch(**told, lr=self._learner.lr)
         if self._board is not None:
             self._board.epoch(told)
 
     def _finish(self, status: str, reason: str | None) -> dict[str, Any]:
         seconds = self._watch_time.seconds
-        full = self.settings.epochs * self._pruner.n
+        n, batch_size = self._pruner.n, self.settings.batch_size
+        full = self.settings.epochs * (n - n % batch_size if self._drop_last and n >= batch_size else n)
         proxy_seconds = None if self._static is None else self._static.seconds
         cost = sum(seconds[part] for part in PARTS if part not in NOT_COUNTED) + (proxy_seconds or 0.0)
         parts: dict[str, Any] = {f"{part}_seconds": seconds[part] for part in PARTS}

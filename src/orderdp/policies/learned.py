@@ -1,0 +1,332 @@
+"""Rules that skip what is learned: a sample is learned when its last loss is at or below a threshold.
+
+A learned sample has little left to teach: for softmax cross-entropy the gradient of a sample with loss c, in the
+logits, has norm at most sqrt(2) (1 - exp(-c)). So what these rules leave out is bounded (`orderdp.theory.learned`),
+which is not so where the hardest are kept and all others dropped.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from orderdp.errors import ConfigError
+from orderdp.planning import check_ratio, is_number
+from orderdp.policies.kit import count_kept, shuffled, uniform
+from orderdp.policy import Column, Context, Rows, Selection, Table
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = [
+    "LossBelow",
+    "LossShare",
+    "Probability",
+    "RelativeLoss",
+    "SkipLearned",
+    "Threshold",
+    "Unlearned",
+    "as_threshold",
+    "threshold_config",
+]
+
+
+@runtime_checkable
+class Threshold(Protocol):
+    """Says at or below which loss a sample is learned."""
+
+    def at(self, table: Table) -> float:
+        """The largest loss of a learned sample, given what the table holds now."""
+        ...
+
+
+@dataclass(frozen=True)
+class Probability:
+    """Learned when the model gives the right class at least this probability: for cross-entropy losses.
+
+    >>> round(Probability(0.9).loss, 4)
+    0.1054
+
+    Args:
+        value: The probability, in (0, 1).
+        floor: The smallest loss there can be. 0 without label smoothing; with it, `orderdp.losses.smallest_loss`.
+    """
+
+    value: float = 0.9
+    floor: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not (is_number(self.value) and 0 < self.value < 1):
+            raise ConfigError(f"the probability of a learned sample's class must be in (0, 1), got {self.value!r}.")
+        if not (is_number(self.floor) and math.isfinite(self.floor)):
+            raise ConfigError(f"floor must be a number, the smallest loss there can be, got {self.floor!r}.")
+
+    @property
+    def loss(self) -> float:
+        """The largest loss of a learned sample."""
+        return self.floor - math.log(self.value)
+
+    def at(self, table: Table) -> float:
+        """The same whatever the table holds."""
+        return self.loss
+
+
+@dataclass(frozen=True)
+class LossBelow:
+    """Learned when the loss is at most this number: for losses whose scale you know."""
+
+    value: float
+
+    def __post_init__(self) -> None:
+        if not (is_number(self.value) and math.isfinite(self.value)):
+            raise ConfigError(f"the largest loss of a learned sample must be a number, got {self.value!r}.")
+
+    def at(self, table: Table) -> float:
+        """The same whatever the table holds."""
+        return self.value
+
+
+@dataclass(frozen=True)
+class RelativeLoss:
+    """Learned when the loss is at most this share of what losses were when samples were first seen.
+
+    For losses whose scale says nothing by itself: regression, detection, segmentation, language models. It takes four
+    bytes per sample more, for the first losses.
+
+    Args:
+        share: Of the mean first loss, in (0, 1).
+        floor: The smallest loss there can be; both losses are measured from it.
+    """
+
+    share: float = 0.1
+    floor: float = 0.0
+
+    columns = (Column("first", initial=math.inf),)
+
+    def __post_init__(self) -> None:
+        check_ratio("share", self.share, zero_allowed=False)
+        if not (is_number(self.floor) and math.isfinite(self.floor)):
+            raise ConfigError(f"floor must be a number, the smallest loss there can be, got {self.floor!r}.")
+
+    def at(self, table: Table) -> float:
+        """The share of the mean over all samples that have been seen; no sample is learned before there is one."""
+        first = table["first"]
+        seen = first[np.isfinite(first)]
+        if len(seen) == 0:
+            return -math.inf
+        return self.floor + self.share * max(0.0, float(seen.mean(dtype=np.float64)) - self.floor)
+
+
+@dataclass(frozen=True)
+class LossShare:
+    """Learned are the easiest samples that together hold at most this share of all loss. Knows no scale.
+
+    Args:
+        share: Of the sum of all stored losses, in (0, 1).
+        floor: The smallest loss there can be; losses are measured from it.
+    """
+
+    share: float = 0.05
+    floor: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_ratio("share", self.share, zero_allowed=False)
+        if not (is_number(self.floor) and math.isfinite(self.floor)):
+            raise ConfigError(f"floor must be a number, the smallest loss there can be, got {self.floor!r}.")
+
+    def at(self, table: Table) -> float:
+        """The loss of the last sample, from the easiest on, with which the sum is not above the share."""
+        scores = table["score"]
+        seen = np.sort(scores[np.isfinite(scores)])
+        sums = np.cumsum(np.maximum(seen.astype(np.float64) - self.floor, 0.0))
+        if len(seen) == 0:
+            return -math.inf
+        count = int(np.searchsorted(sums, self.share * sums[-1], side="right"))
+        # Equal losses are learned together or not at all.
+        while 0 < count < len(seen) and seen[count - 1] == seen[count]:
+            count = int(np.searchsorted(seen, seen[count], side="left"))
+        return float(seen[count - 1]) if 0 < count < len(seen) else -math.inf
+
+
+class _Learning:
+    """What both policies have: a threshold, and the columns that it needs."""
+
+    learned: Threshold
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """Those of the threshold."""
+        return tuple(getattr(self.learned, "columns", ()))
+
+    @property
+    def remember(self) -> Any:
+        """The loss, and the first one where the threshold asks for it; None where the loss is all."""
+        return _with_first_loss if self.columns else None
+
+    def is_learned(self, table: Table) -> np.ndarray:
+        """A mask of the learned samples; those that were never seen are not."""
+        learned: np.ndarray = table["score"] <= self.learned.at(table)
+        return learned
+
+
+@dataclass(frozen=True)
+class Unlearned(_Learning):
+    """An epoch trains on samples drawn uniformly from those not learned, filled up from the learned ones.
+
+    Where fewer are learned than are pruned, it is a uniform draw from the others; where more are, all others are in.
+    Nothing is preferred among the samples that are not learned.
+
+    >>> Unlearned(prune_ratio=0.5).size(50_000, Context(n=50_000, epoch=0))
+    25000
+
+    Args:
+        prune_ratio: Share left out each epoch, in [0, 1). The share kept is exact.
+        learned: When a sample is learned. A number is the probability of the right class under cross-entropy; for
+            other losses give `RelativeLoss` or `LossBelow`.
+        refresh: Share of the learned samples that is trained on in any case, so that their losses do not grow old.
+        unbiased: Whether to weight what is kept so that the gradient is, on average over draws, that of the mean over
+            all data. Needs `refresh`, or no learned sample might be kept.
+    """
+
+    prune_ratio: float
+    _: KW_ONLY
+    learned: Threshold = Probability()
+    refresh: float = 0.0
+    unbiased: bool = False
+
+    def __post_init__(self) -> None:
+        check_ratio("prune_ratio", self.prune_ratio)
+        check_ratio("refresh", self.refresh, one_allowed=True)
+        object.__setattr__(self, "learned", as_threshold(self.learned))
+        if self.unbiased and not self.refresh:
+            raise ConfigError(
+                "unbiased weights need every sample to have a chance, and without refresh learned ones may have none. "
+                "Give refresh=0.1 or so."
+            )
+
+    def size(self, n: int, context: Context) -> int:
+        """The nearest whole number to the share kept."""
+        return count_kept(n, self.prune_ratio)
+
+    def counts(self, n: int, n_learned: int) -> tuple[int, int]:
+        """How many are kept of those that are not learned, and of those that are."""
+        kept = count_kept(n, self.prune_ratio)
+        refreshed = min(_refreshed(self.refresh, n_learned), kept)
+        from_learned = max(kept - (n - n_learned), refreshed)
+        return kept - from_learned, from_learned
+
+    def select(self, table: Table, context: Context) -> Selection:
+        """Two uniform draws, shuffled together."""
+        learned = self.is_learned(table)
+        return _two_draws(learned, *self.counts(context.n, int(learned.sum())), context, self.unbiased)
+
+
+@dataclass(frozen=True)
+class SkipLearned(_Learning):
+    """An epoch trains on everything not learned and on a share of the learned samples, to refresh their losses.
+
+    How much that is depends on the training: all data where nothing is learned. To decide what it costs, put it into a
+    `Budget`.
+
+    Args:
+        learned: When a sample is learned. A number is the probability of the right class under cross-entropy; for
+            other losses give `RelativeLoss` or `LossBelow`.
+        refresh: Share of the learned samples that is trained on, in (0, 1].
+        unbiased: Whether to weight the refreshed samples so that the gradient is, on average over draws, that of the
+            mean over all data.
+    """
+
+    _: KW_ONLY
+    learned: Threshold = Probability()
+    refresh: float = 0.1
+    unbiased: bool = False
+
+    def __post_init__(self) -> None:
+        check_ratio("refresh", self.refresh, zero_allowed=False, one_allowed=True)
+        object.__setattr__(self, "learned", as_threshold(self.learned))
+
+    def size(self, n: int, context: Context) -> int | None:
+        """It depends on the losses."""
+        return n if self.refresh == 1 else None
+
+    def size_bounds(self, n: int, context: Context) -> tuple[int, int]:
+        """From all learned to nothing learned."""
+        return max(1, _refreshed(self.refresh, n)), n
+
+    def select(self, table: Table, context: Context) -> Selection:
+        """Everything not learned and a uniform draw of the rest, shuffled together."""
+        learned = self.is_learned(table)
+        n_learned = int(learned.sum())
+        refreshed = _refreshed(self.refresh, n_learned)
+        if n_learned == context.n:
+            refreshed = max(1, refreshed)
+        return _two_draws(learned, context.n - n_learned, refreshed, context, self.unbiased)
+
+
+def _refreshed(share: float, n_learned: int) -> int:
+    """How many of the learned samples are trained on: at least one where there is a share at all."""
+    return min(n_learned, max(1, round(share * n_learned))) if share else 0
+
+
+def _two_draws(learned: np.ndarray, of_others: int, of_learned: int, context: Context, unbiased: bool) -> Selection:
+    """So many of the samples not learned and so many of the learned ones, each drawn uniformly, in random order."""
+    others = uniform(np.flatnonzero(~learned), of_others, context, "unlearned")
+    again = uniform(np.flatnonzero(learned), of_learned, context, "learned") if of_learned else np.empty(0, np.int64)
+    indices = shuffled(np.sort(np.concatenate((others, again))), context)
+    if not unbiased:
+        return Selection(indices)
+    n, n_learned, kept = context.n, int(learned.sum()), of_others + of_learned
+    # kept / (n pi), with pi the share of its group that is kept.
+    by_group = np.array([kept * (n - n_learned) / (n * max(1, of_others)), kept * n_learned / (n * max(1, of_learned))])
+    return Selection(indices, by_group[learned[indices].astype(np.int64)].astype(np.float32))
+
+
+def _with_first_loss(rows: Rows, losses: torch.Tensor) -> dict[str, torch.Tensor]:
+    first = rows["first"]
+    return {"score": losses, "first": losses.where(first.isinf(), first)}
+
+
+_THRESHOLDS: dict[str, type[Threshold]] = {
+    "probability": Probability,
+    "loss-below": LossBelow,
+    "relative-loss": RelativeLoss,
+    "loss-share": LossShare,
+}
+
+
+def as_threshold(learned: object) -> Threshold:
+    """A threshold; or the probability that a number stands for; or the one a config file describes.
+
+    >>> as_threshold(0.95)
+    Probability(value=0.95, floor=0.0)
+    >>> as_threshold({"name": "relative-loss", "share": 0.05})
+    RelativeLoss(share=0.05, floor=0.0)
+    """
+    if isinstance(learned, Threshold) and not isinstance(learned, type):
+        return learned
+    if is_number(learned):
+        return Probability(learned)  # type: ignore[arg-type]
+    if isinstance(learned, Mapping) and learned.get("name") in _THRESHOLDS:
+        parameters = {key: value for key, value in learned.items() if key != "name"}
+        try:
+            return _THRESHOLDS[learned["name"]](**parameters)
+        except TypeError as error:
+            raise ConfigError(f"the threshold {learned['name']!r} cannot be made: {error}.") from None
+    raise ConfigError(
+        "learned must be the probability of the right class, such as 0.9, or Probability, LossBelow, RelativeLoss or "
+        f"LossShare of orderdp.policies, got {learned!r}."
+    )
+
+
+def threshold_config(threshold: Threshold) -> float | dict[str, Any]:
+    """What `as_threshold` needs to make an equal threshold, in plain values."""
+    if type(threshold) is Probability and threshold.floor == 0:
+        return threshold.value
+    for name, kind in _THRESHOLDS.items():
+        if type(threshold) is kind:
+            return {"name": name, **vars(threshold)}
+    raise ConfigError(f"{type(threshold).__name__} is no threshold with a name; there are {', '.join(_THRESHOLDS)}.")
