@@ -68,7 +68,7 @@ class Training:
         command: What was typed, for the records.
         tensorboard: Whether to write for TensorBoard as well.
         watch: Called after every step with (epochs done, epochs, metric so far).
-        static: A coreset that was chosen beforehand, and its cost; it takes the place of the settings' policy.
+        static: A coreset or a plan that was made beforehand, and its cost; it takes the place of the settings' policy.
         diagnose: Whether to look at gradients and kept sets more closely; "steps" leaves out the gradient of all data.
             It changes no other number of the run.
     """
@@ -104,7 +104,9 @@ class Training:
         )
         self._drop_last = drops_last(task, settings.drop_last)
         self._batch_size, self._lr_factor = settings.batch_size, 1.0
-        if settings.steps == "same":
+        if static is not None and static.batch_size is not None:  # also by the setting `steps`
+            self._batch_size, self._lr_factor = static.batch_size, static.batch_size / settings.batch_size
+        elif settings.steps == "same":
             self._batch_size, self._lr_factor = self._pruner.same_steps(settings.batch_size)
         self._learner = Learner(settings, task, device)
         self._generators = GlobalGenerators.seeded(settings.seed, device)  # to begin with
@@ -137,6 +139,8 @@ class Training:
             command=self._command,
             diagnose=self._diagnosis.closeness,
         )
+        if self._static is not None and self._static.failed is not None:
+            return self._finish("failed", self._static.failed)
         with self._generators.used(self._device), warnings.catch_warnings():
             warnings.simplefilter("ignore", OrderDPWarning)  # real ratios and the like are in the records
             try:
@@ -303,6 +307,7 @@ class Training:
             proxy_seconds=proxy_seconds,
             usage=torch.bincount(self._pruner.usage).tolist(),
             metric_name=getattr(self._task, "metric_name", "accuracy"),
+            **({} if self._static is None or self._static.samples is None else {"proxy_samples": self._static.samples}),
             **parts,
         )
         (self.folder / _CHECKPOINT).unlink(missing_ok=True)  # a finished run needs none, and a grid of them much room
