@@ -46,7 +46,8 @@ def alternate_flip(index: Any, visits: Any, seed: int = 0) -> torch.Tensor:
     # Not to the host: a copy that nobody waits for may be read before it is there.
     index = index.to(visits.device, non_blocking=not visits.is_cpu)
     first = _hash(index, key64(checked_seed(seed), "flip")) < 0  # its top bit
-    return first ^ (visits & 1).bool()
+    mirrored: torch.Tensor = first ^ (visits & 1).bool()
+    return mirrored
 
 
 def _hash(index: torch.Tensor, key: int) -> torch.Tensor:

@@ -294,6 +294,8 @@ class Training:
         proxy_seconds = None if self._static is None else self._static.seconds
         cost = sum(seconds[part] for part in PARTS if part not in NOT_COUNTED) + (proxy_seconds or 0.0)
         parts: dict[str, Any] = {f"{part}_seconds": seconds[part] for part in PARTS}
+        if self._static is not None and self._static.samples is not None:
+            parts["proxy_samples"] = self._static.samples
         if status == "done":  # first: a run that says it is done has its weights
             save_checkpoint(self.folder / MODEL_FILE, {"model": self._learner.result.state_dict()})
         self._log.summary(
@@ -307,7 +309,6 @@ class Training:
             proxy_seconds=proxy_seconds,
             usage=torch.bincount(self._pruner.usage).tolist(),
             metric_name=getattr(self._task, "metric_name", "accuracy"),
-            **({} if self._static is None or self._static.samples is None else {"proxy_samples": self._static.samples}),
             **parts,
         )
         (self.folder / _CHECKPOINT).unlink(missing_ok=True)  # a finished run needs none, and a grid of them much room
