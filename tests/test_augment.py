@@ -22,6 +22,7 @@ from orderdp.workbench.image_task import ImageTask
 from orderdp.workbench.records import read_run
 from orderdp.workbench.settings import Settings
 from orderdp.workbench.training import Training
+from tests.ranks import all_fine, in_threads
 from tests.support import fake_losses
 from tests.test_no_sync import Spy
 
@@ -229,6 +230,24 @@ def test_every_sample_alternates_strictly_however_often_it_is_left_out_and_where
     for i, flips in seen.items():
         assert flips == [is_mirrored(i, visit, 4) for visit in range(len(flips))]
         assert all(now != then for now, then in zip(flips[1:], flips, strict=False))
+
+
+def test_every_sample_alternates_whichever_rank_trains_on_it() -> None:
+    def work(rank):
+        pruner = Pruner(OrderDP(0.4), 60, seed=2, process_group=rank)
+        told = []
+        for epoch in range(6):
+            for batch in pruner.batch_sampler(5):
+                told += [(epoch, i, v) for i, v in zip(batch, pruner.visits(batch).tolist(), strict=True)]
+                pruner.update(batch, fake_losses(torch.tensor(batch), epoch))
+        return told
+
+    first, second = all_fine(in_threads(2, work))
+    visits: dict[int, int] = {}
+    for _, i, before in sorted(first + second):
+        assert before == visits.get(i, 0)
+        visits[i] = before + 1
+    assert {i for _, i, _ in first} & {i for _, i, _ in second}
 
 
 def test_visits_count_what_was_trained_on_in_this_epoch_and_not_what_was_observed() -> None:
