@@ -660,7 +660,16 @@ def test_records_of_a_run_name_what_was_typed(tmp_path: Path) -> None:
 
 
 def test_static_methods_compare_by_name_with_the_proxys_time_in_the_total(tmp_path: Path) -> None:
-    options = ["--policies", "el2n:epoch=2,static-random", "--prune-ratios", "0.5", "--seeds", "0", "--no-controls"]
+    options = [
+        "--policies",
+        "el2n:epoch=2,static-random",
+        "--prune-ratios",
+        "0.5",
+        "--seeds",
+        "0",
+        "--no-controls",
+        "--keep-last",
+    ]
     assert main(["compare", *SMALL, *options, "--proxy-epochs", "2", "--quiet", "--out", str(tmp_path)]) == 0
     runs = {run.config["policy"]: run for run in read_runs(tmp_path)}
     assert runs["el2n"].summary["samples"] == runs["static-random"].summary["samples"] == 2 * 674

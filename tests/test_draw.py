@@ -116,6 +116,25 @@ def test_the_visiting_order_is_uniform_over_all_permutations(by_sorting: bool, m
     assert max(abs(c / draws - chance) for c in counts.values()) <= 5 * sqrt(chance * (1 - chance) / draws)
 
 
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.floats(width=32, allow_nan=False), min_size=1, max_size=40), st.integers(0, 5))
+def test_a_ranking_is_what_sorting_gives(values: list[float], seed: int) -> None:
+    scores = np.array(values, dtype=np.float32)
+    ranked = kernels.ranking(scores, streams(seed)("ranks"))
+    assert sorted(ranked.tolist()) == list(range(len(values)))
+    assert scores[ranked].tolist() == sorted(values, reverse=True)
+
+
+def test_a_ranking_puts_equal_scores_in_every_order_equally_often() -> None:
+    scores = np.array([1.0, 0.0, np.inf, -0.0, 0.0], dtype=np.float32)
+    orders = dict.fromkeys(permutations((1, 3, 4)), 0)
+    for seed in range(3000):
+        first, second, *tied = kernels.ranking(scores, streams(seed)("ranks")).tolist()
+        assert (first, second) == (2, 0)
+        orders[tuple(tied)] += 1
+    assert max(abs(count / 3000 - 1 / 6) for count in orders.values()) < 5 * sqrt(1 / 6 * 5 / 6 / 3000)
+
+
 def test_equal_random_words_do_not_leave_indices_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "_SHUFFLE", 0)
 

@@ -67,7 +67,7 @@ def test_the_images_are_prepared_with_the_statistics_of_the_training_data(tmp_pa
     test = {"x_test": images[40:], "y_test": labels[40:]}
     np.savez(tmp_path / "mine.npz", **mine, **test)
     np.savez(tmp_path / "theirs.npz", **theirs, **test)
-    settings = Settings(data=str(tmp_path / "mine.npz"), model="mlp", width=16, policy="full", epochs=3)
+    settings = Settings(data=str(tmp_path / "mine.npz"), model="mlp", width=16, policy="full", epochs=3, batch_size=40)
     place = Place(tmp_path / "out", threads=1, device="cpu")
     list(compare_all([settings], place))
     (judged,) = judge_all([settings], place, [str(tmp_path / "theirs.npz")])

@@ -17,6 +17,7 @@ from orderdp.policies import (
     Constant,
     Cosine,
     DynamicRandom,
+    Exponential,
     FullData,
     InfoBatch,
     Linear,
@@ -40,6 +41,9 @@ SCHEDULES = [
     (Linear(0.8, 0.0), [0.8, 0.6, 0.4, 0.2, 0]),
     (Cosine(0.2, 0.6), [0.2 + 0.4 * (1 - cos(pi * t / 4)) / 2 for t in range(5)]),
     (Tail(0.5, share=0.4), [0.5, 0.5, 0.5, 0, 0]),
+    (Exponential(0.8), [0, 0.2, 1 - 0.8**2, 1 - 0.8**3, 0]),
+    (Exponential(0.5, full_last=0), [0, 0.5, 0.75, 0.875, 0.9375]),
+    (Exponential(0.9, full_last=3), [0, 0.1, 0, 0, 0]),
     (RatioFunction(lambda epoch, epochs: epoch / 10), [0, 0.1, 0.2, 0.3, 0.4]),
 ]
 
@@ -100,7 +104,9 @@ def test_a_schedule_says_what_it_says_and_steps_stay_exact(schedule, ratios) -> 
 
 @pytest.mark.parametrize("policy", [OrderDP(0.5), UCB(0.4), InfoBatch(0.5, annealing=None)], ids=repr)
 @pytest.mark.parametrize(
-    "schedule", [Constant(0.3), WarmUp(0.4, 1), Linear(0.1, 0.6), Cosine(0.6, 0.1), Tail(0.4)], ids=repr
+    "schedule",
+    [Constant(0.3), WarmUp(0.4, 1), Linear(0.1, 0.6), Cosine(0.6, 0.1), Tail(0.4), Exponential(0.9)],
+    ids=repr,
 )
 def test_scheduled_policies_keep_the_contract(policy, schedule) -> None:
     check_policy(Scheduled(policy, schedule))
@@ -131,6 +137,12 @@ def test_the_dials_and_rules_of_a_policy_stay_as_they_are() -> None:
         lambda: WarmUp(0.3, -1),
         lambda: Linear(0.3, 30),
         lambda: Tail(0.3, 1.5),
+        lambda: Exponential(0),
+        lambda: Exponential(1.1),
+        lambda: Exponential(0.9, full_last=-1),
+        lambda: Exponential(0.9, full_last=0.5),
+        lambda: Exponential(0.9).ratio(0, None),
+        lambda: Pruner(Scheduled(DynamicRandom(0.5), Exponential(0.5)), 100, epochs=50),
         lambda: RatioFunction(lambda epoch, epochs: 1.5).ratio(0, 5),
         lambda: Linear(0.1, 0.5).ratio(0, None),
         lambda: Adaptive(-0.1),
@@ -191,6 +203,16 @@ def test_it_keeps_the_contract_and_tells_the_bounds_of_its_steps() -> None:
 def test_a_schedule_in_a_config_has_a_name(schedule: object) -> None:
     with pytest.raises(ConfigError, match=r'must be the name of a schedule and its parameters, \{"name": "tail"'):
         policies.build("orderdp", prune_ratio=0.5, schedule=schedule)  # type: ignore[arg-type]
+
+
+def test_an_exponential_schedule_comes_out_of_a_config_and_needs_no_plan_without_full_epochs() -> None:
+    policy = policies.build("random", prune_ratio=0.5, schedule={"name": "exponential", "decay": 0.9})
+    assert policy == Scheduled(DynamicRandom(0.5), Exponential(0.9))
+    assert policies.build(**policies.config_of(policy)) == policy
+    endless = Pruner(Scheduled(DynamicRandom(0.5), Exponential(0.5, full_last=0)), 100)
+    assert [endless.size_bounds(epoch) for epoch in range(3)] == [(100, 100), (50, 50), (25, 25)]
+    with pytest.raises(ConfigError, match=r"Give Pruner\(\.\.\., epochs=\.\.\.\)"):
+        Pruner(policy, 100)
 
 
 def test_it_learns_and_resumes() -> None:

@@ -18,7 +18,9 @@ from orderdp.workbench.running import Runner
 from orderdp.workbench.settings import Settings
 
 CPU = torch.device("cpu")
-BASE = Settings(data="digits", model="mlp", width=8, policy="margin", prune_ratio=0.5, epochs=2, proxy_epochs=2)
+BASE = Settings(
+    data="digits", model="mlp", width=8, policy="margin", prune_ratio=0.5, epochs=2, proxy_epochs=2, drop_last=False
+)
 
 
 def test_runs_at_the_same_time_train_their_proxy_once_and_know_what_it_took(

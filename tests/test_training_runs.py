@@ -25,7 +25,9 @@ from orderdp.workbench.settings import PRESETS, Settings, preset_values, read_co
 from orderdp.workbench.stopwatch import Stopwatch
 from orderdp.workbench.training import Training
 
-BASE = Settings(data="digits", model="mlp", width=16, policy="orderdp", prune_ratio=0.4, epochs=3, batch_size=64)
+BASE = Settings(
+    data="digits", model="mlp", width=16, policy="orderdp", prune_ratio=0.4, epochs=3, batch_size=64, drop_last=False
+)
 DATA = load("digits")
 CPU = torch.device("cpu")
 

@@ -24,6 +24,7 @@ __all__ = [
     "pool_choices",
     "pool_mask",
     "pool_scores",
+    "ranking",
     "top_of_part",
     "top_of_pool",
     "visiting_order",
@@ -108,6 +109,32 @@ def top_of_part(part: np.ndarray, scores: np.ndarray, count: int, tie_key: int) 
     """The `count` of the samples `part` with the largest `scores`, in the order in which they stand in `part`."""
     best_first = np.lexsort((fair_hash(part, tie_key), -scores))
     return part[np.sort(best_first[:count])]
+
+
+def ranking(scores: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """The places of all scores from the largest to the smallest, equal ones in random order.
+
+    Sorts words that carry a score above a place, which is several times faster than a stable sort by score.
+
+    >>> ranking(np.array([2.0, np.inf, -1.0, 3.0], dtype=np.float32), np.random.default_rng(0)).tolist()
+    [1, 3, 0, 2]
+
+    Args:
+        scores: In single precision; no NaN.
+        rng: Decides among equal scores.
+    """
+    n = len(scores)
+    assert n <= 1 << 32, "a place must fit into half a word"
+    order = visiting_order(np.arange(n), n, rng)
+    bits = (np.float32(0) - scores[order]).view(np.int32)  # not -scores: 0 and -0 are equal and must look alike
+    # As whole numbers in the same order: below 0 all bits are turned, above it the sign.
+    keys = np.where(bits < 0, ~bits, bits ^ np.int32(-(1 << 31))).view(np.uint32)
+    words = keys.astype(np.uint64) << np.uint64(32)
+    words |= np.arange(n, dtype=np.uint64)
+    _sort(words)
+    words &= np.uint64((1 << 32) - 1)
+    ranked: np.ndarray = order[words.view(np.int64)]
+    return ranked
 
 
 def visiting_order(indices: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:

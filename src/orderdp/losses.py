@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 
 from orderdp.errors import ConfigError, FeedbackError
 
-__all__ = ["SelectiveMean", "last_layer_gradient_norm", "per_sample", "predictions", "top_mean"]
+__all__ = ["SelectiveMean", "last_layer_gradient_norm", "per_sample", "predictions", "smallest_loss", "top_mean"]
 
 
 def per_sample(
@@ -51,6 +52,25 @@ def per_sample(
         return losses if losses.ndim == 1 else losses.flatten(1).mean(1)
     kept, counted = (values.unsqueeze(-1).flatten(1) for values in (torch.where(counted, losses, 0.0), counted))
     return (kept.sum(1, dtype=_wide(losses)) / counted.sum(1).clamp(min=1)).to(losses.dtype)
+
+
+def smallest_loss(label_smoothing: float, classes: int) -> float:
+    """The smallest cross-entropy that a sample can have: 0 without label smoothing, the target's entropy with it.
+
+    >>> round(smallest_loss(0.1, classes=10), 4)
+    0.5003
+
+    Args:
+        label_smoothing: Share of the target that is spread over all classes, in [0, 1].
+        classes: How many there are.
+    """
+    if not 0 <= label_smoothing <= 1:
+        raise ConfigError(f"label_smoothing must be in [0, 1], got {label_smoothing!r}.")
+    if classes < 1:
+        raise ConfigError(f"classes must be a whole number, at least 1, got {classes!r}.")
+    other = label_smoothing / classes
+    target = 1 - label_smoothing + other
+    return sum(-count * share * math.log(share) for count, share in ((1, target), (classes - 1, other)) if share)
 
 
 def top_mean(losses: torch.Tensor, q: int | None = None, *, exploitation: float | None = None) -> torch.Tensor:

@@ -23,6 +23,7 @@ __all__ = [
     "StepwisePolicy",
     "Table",
     "describe",
+    "epoch_sizes",
     "nominal_ratio",
     "size_bounds",
     "total_samples",
@@ -164,7 +165,8 @@ class Policy(Protocol):
     - ``ratio_name``: the dataclass field that is its ratio, where that is not ``prune_ratio``; or, where changing a
       field is not enough, ``with_ratio(prune_ratio) -> Policy``: for schedules and class balance;
     - ``total(n, epochs) -> int``: how many samples the whole training is trained on, where that decides when it is
-      over (`orderdp.policies.Budget`) and not the number of epochs;
+      over (`orderdp.policies.Budget`) and not the number of epochs; with it ``epoch_sizes(n, epochs)``, a list of the
+      sizes of the epochs that makes, None where they depend on losses;
     - ``lr_scale(n, kept) -> float``: a factor on the learning rate while `kept` of `n` samples are trained on.
     """
 
@@ -226,4 +228,10 @@ def nominal_ratio(policy: Policy, n: int, context: Context) -> float | None:
 def total_samples(policy: Policy, n: int, epochs: int | None) -> int | None:
     """How many samples the whole training is trained on; None where the number of epochs decides when it is over."""
     own: Callable[[int, int | None], int | None] | None = getattr(policy, "total", None)
+    return None if own is None else own(n, epochs)
+
+
+def epoch_sizes(policy: Policy, n: int, epochs: int | None) -> list[int] | None:
+    """The sizes of all epochs under a policy with a total; None where they are not known in advance."""
+    own: Callable[[int, int | None], list[int] | None] | None = getattr(policy, "epoch_sizes", None)
     return None if own is None else own(n, epochs)

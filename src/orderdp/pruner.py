@@ -19,7 +19,7 @@ from orderdp.loading import length_of
 from orderdp.naming import checked_name
 from orderdp.origin import check_origin, with_origin
 from orderdp.planning import Split, check_batch_size, is_count, steps_within
-from orderdp.policy import Policy, describe, total_samples
+from orderdp.policy import Policy, describe, epoch_sizes, total_samples
 from orderdp.readings import Readings
 from orderdp.sampling import PrunedBatchSampler, PrunedSampler
 from orderdp.scores import ScoreTable
@@ -226,10 +226,16 @@ class Pruner(Readings):
         if not is_count(epochs, least=0):
             raise ConfigError(f"epochs must be a whole number, at least 0, got {epochs!r}.")
         total = total_samples(self.policy, self.n, epochs) if epochs else None
+        sizes: Iterable[tuple[int, int]] = (self._timeline.size_bounds(number) for number in range(epochs))
         if total is not None:
-            return self._steps_of(total, batch_size, drop_last, world_size, accumulate)
+            # Steps that leave samples out make later epochs longer than the policy can know.
+            whole = not drop_last and world_size == 1
+            known = epoch_sizes(self.policy, self.n, epochs) if whole else None
+            if known is None:
+                return self._steps_of(total, batch_size, drop_last, world_size, accumulate)
+            sizes = ((size, size) for size in known)
         fewest, most = steps_within(
-            (self._timeline.size_bounds(number) for number in range(epochs)),
+            sizes,
             batch_size,
             drop_last=drop_last,
             world_size=world_size,

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import torch
 
 from orderdp.checks import checked_index
 from orderdp.errors import ConfigError
 from orderdp.graphs import outside_graphs
 from orderdp.planning import is_count
+from orderdp.policies.learned import learned_threshold
 from orderdp.policy import Policy, Selection
 from orderdp.scores import ScoreTable
 from orderdp.timeline import Timeline
@@ -34,6 +36,7 @@ class Readings:
         self.epochs = epochs
         self._table = table
         self._timeline = timeline
+        self._threshold = learned_threshold(policy)
 
     # -- where training stands -------------------------------------------------------------------------------
 
@@ -149,6 +152,10 @@ class Readings:
         """Which of the `owned` samples are there."""
         return True
 
+    def _learned(self) -> float:
+        scores = self._table["score"]
+        return float(np.mean(scores <= self._threshold.at(self._table))) if len(scores) else 0.0
+
     def report(self) -> dict[str, float]:
         """What has been saved so far, as flat numbers.
 
@@ -157,7 +164,9 @@ class Readings:
             out so far. nominal_saved: the share the policy leaves out of the current epoch by its own account; the
             middle of what is possible where it gives none. saved: the share really left out so far. weight_min,
             weight_mean, weight_max: the weights of the samples selected last, all 1 for most policies. coverage: share
-            of the samples trained on at least once. staleness: mean age of the seen samples' scores, in epochs.
+            of the samples trained on at least once. learned: share of the samples whose last loss is at or below the
+            policy's threshold; where it has none, that of a right class with probability 0.9 under cross-entropy.
+            staleness: mean age of the seen samples' scores, in epochs.
             nonfinite: losses that were NaN or infinite.
             repeated: samples trained on twice in an epoch because shares were padded. exchanged_bytes: what came in
             when the processes last met. Between their meetings a process knows its own feedback only.
@@ -177,6 +186,7 @@ class Readings:
             "saved": 1 - kept / full if full else 0.0,
             **self._timeline.selector.weights_used,
             **self._table.summary(self.epoch),
+            "learned": self._learned(),
             "nonfinite": self._timeline.complaints.nonfinite + self._table.strays()[0],
             "repeated": self._timeline.repeated,
             **self._timeline.team.traffic,

@@ -59,6 +59,11 @@ class Balanced(Wrapping):
                 f"class balance shares out a number known in advance; {describe(self.policy)} decides by the losses "
                 "how much it keeps. Use a policy with an exact ratio, for example OrderDP."
             )
+        if with_ratio(self.policy, 1 - size / n).size(n, context) != size:
+            raise ConfigError(
+                f"class balance needs a policy that leaves out exactly its prune ratio; {describe(self.policy)} keeps "
+                f"{size} of {n} samples in epoch {context.epoch}. Use OrderDP, for example."
+            )
         return size
 
     def select(self, table: Table, context: Context) -> Selection:

@@ -100,6 +100,17 @@ class Budget(Wrapping):
             raise ConfigError(f"{self} of {epochs} epochs of {n} samples is nothing. Spend more.")
         return total
 
+    def epoch_sizes(self, n: int, epochs: int | None) -> list[int] | None:
+        """The size of every epoch, where that is known in advance and no sample is left out by batching; else None."""
+        left, sizes = self.total(n, epochs), []
+        while left > 0:
+            size = self.policy.size(n, Context(n=n, epoch=len(sizes), epochs=epochs))
+            if size is None:
+                return None
+            sizes.append(min(size, left))
+            left -= sizes[-1]
+        return sizes
+
     def size(self, n: int, context: Context) -> None:
         """It depends on what is left."""
         return

@@ -15,6 +15,7 @@ from orderdp.randomness import key64
 __all__ = [
     "at_least_one",
     "count_kept",
+    "hardest_first",
     "is_annealed",
     "proportional",
     "shuffled",
@@ -22,6 +23,7 @@ __all__ = [
     "tie_key",
     "top",
     "uniform",
+    "weighted",
 ]
 
 
@@ -60,6 +62,29 @@ def uniform(candidates: np.ndarray, count: int, context: Context, tag: str) -> n
     chosen = draw.pool_mask(len(candidates), count, partial(context.rng, "epoch", context.epoch, tag))
     drawn: np.ndarray = candidates[chosen]
     return drawn
+
+
+def hardest_first(candidates: np.ndarray, scores: np.ndarray, context: Context) -> np.ndarray:
+    """The candidates from the largest score to the smallest, equal ones in random order."""
+    ranked: np.ndarray = candidates[draw.ranking(scores[candidates], context.rng("epoch", context.epoch, "ranks"))]
+    return ranked
+
+
+def weighted(logarithms: np.ndarray, count: int, context: Context) -> np.ndarray:
+    """Places of `count` weights, drawn one after the other without replacement, in proportion to those left.
+
+    Args:
+        logarithms: Those of the weights, which may be too small to be written out.
+        count: How many to draw.
+        context: Whose random stream is used.
+    """
+    if count == 0:
+        return np.empty(0, np.int64)
+    # The smallest of exponential numbers divided by the weights are such a draw.
+    luck = context.rng("epoch", context.epoch, "weighted").standard_exponential(len(logarithms))
+    with np.errstate(divide="ignore"):
+        keys = np.log(luck) - logarithms
+    return np.argpartition(keys, count - 1)[:count]
 
 
 def is_annealed(share: float | None, context: Context, policy: str) -> bool:

@@ -31,6 +31,7 @@ __all__ = [
     "Threshold",
     "Unlearned",
     "as_threshold",
+    "learned_threshold",
     "threshold_config",
 ]
 
@@ -288,6 +289,14 @@ def _two_draws(learned: np.ndarray, of_others: int, of_learned: int, context: Co
 def _with_first_loss(rows: Rows, losses: torch.Tensor) -> dict[str, torch.Tensor]:
     first = rows["first"]
     return {"score": losses, "first": losses.where(first.isinf(), first)}
+
+
+def learned_threshold(policy: object) -> Threshold:
+    """When a sample is learned, for this policy or the one inside it; the usual probability where it does not say."""
+    while not hasattr(policy, "learned") and hasattr(policy, "policy"):
+        policy = policy.policy
+    own: Threshold = getattr(policy, "learned", Probability())
+    return own
 
 
 _THRESHOLDS: dict[str, type[Threshold]] = {

@@ -20,15 +20,19 @@ from orderdp.policies.dynamic_uncertainty import DynamicUncertainty
 from orderdp.policies.epsilon_greedy import EpsilonGreedy
 from orderdp.policies.full_data import FullData
 from orderdp.policies.infobatch import InfoBatch, InfoBatchQuantile
+from orderdp.policies.instance_early_stopping import InstanceEarlyStopping
 from orderdp.policies.kakurenbo import Kakurenbo
 from orderdp.policies.learned import SkipLearned, Threshold, Unlearned, threshold_config
+from orderdp.policies.online_batch_selection import OnlineBatchSelection
 from orderdp.policies.orderdp import OrderDP
+from orderdp.policies.progressive_dropout import ProgressiveDropout
 from orderdp.policies.rank_rules import RankRule, rule_config
 from orderdp.policies.ratios import ratio_name
 from orderdp.policies.repb import RePB
 from orderdp.policies.rs2 import RS2
 from orderdp.policies.schedules import Scheduled, build_schedule, schedule_config
 from orderdp.policies.selective_backprop import SelectiveBackprop
+from orderdp.policies.selective_by_rank import SelectiveByRank
 from orderdp.policies.seta import SeTa
 from orderdp.policies.tails import UniformTail
 from orderdp.policies.ucb import UCB
@@ -53,6 +57,10 @@ NAMES: dict[str, type[Any]] = {
     "repb": RePB,
     "kakurenbo": Kakurenbo,
     "selective-backprop": SelectiveBackprop,
+    "selective-by-rank": SelectiveByRank,
+    "online-batch-selection": OnlineBatchSelection,
+    "instance-early-stopping": InstanceEarlyStopping,
+    "progressive-dropout": ProgressiveDropout,
     "active-bias": ActiveBias,
     "dynamic-uncertainty": DynamicUncertainty,
     "calibrated": Calibrated,

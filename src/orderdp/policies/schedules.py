@@ -20,6 +20,7 @@ __all__ = [
     "SCHEDULES",
     "Constant",
     "Cosine",
+    "Exponential",
     "Linear",
     "RatioFunction",
     "Schedule",
@@ -114,6 +115,34 @@ class Tail:
 
 
 @dataclass(frozen=True)
+class Exponential:
+    """Epoch e, counted from 0, keeps decay ** e of the data; the last epochs keep all of it.
+
+    With `DynamicRandom` this is the random form of progressive data dropout.
+
+    >>> [round(Exponential(0.8).ratio(epoch, epochs=4), 3) for epoch in range(4)]
+    [0.0, 0.2, 0.36, 0.0]
+
+    Args:
+        decay: Share of an epoch's data that the next one keeps, in (0, 1].
+        full_last: How many epochs at the end use all data.
+    """
+
+    decay: float
+    full_last: int = 1
+
+    def __post_init__(self) -> None:
+        check_ratio("decay", self.decay, zero_allowed=False, one_allowed=True)
+        if not is_count(self.full_last, least=0):
+            raise ConfigError(f"full_last must be a whole number, at least 0, got {self.full_last!r}.")
+
+    def ratio(self, epoch: int, epochs: int | None) -> float:
+        """What the powers leave out; nothing at the end."""
+        is_last = self.full_last > 0 and epoch >= _planned(epochs) - self.full_last
+        return 0.0 if is_last else 1 - self.decay**epoch
+
+
+@dataclass(frozen=True)
 class RatioFunction:
     """Any function of the epoch and the number of epochs. Checkpoints know it by its name."""
 
@@ -193,6 +222,7 @@ SCHEDULES: dict[str, type[Schedule]] = {
     "linear": Linear,
     "cosine": Cosine,
     "tail": Tail,
+    "exponential": Exponential,
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from orderdp.policy import Column, Policy, total_samples
+from orderdp.policy import Column, Policy, epoch_sizes, total_samples
 
 __all__ = ["Wrapping"]
 
@@ -34,6 +34,10 @@ class Wrapping:
     def total(self, n: int, epochs: int | None) -> int | None:
         """As the policy does."""
         return total_samples(self.policy, n, epochs)
+
+    def epoch_sizes(self, n: int, epochs: int | None) -> list[int] | None:
+        """As the policy does."""
+        return epoch_sizes(self.policy, n, epochs)
 
     def lr_scale(self, n: int, kept: int) -> float:
         """As the policy does."""

@@ -13,6 +13,13 @@ from orderdp.theory.bounds import (
     generalization_bound,
 )
 from orderdp.theory.coverage import Coverage, coverage
+from orderdp.theory.learned import (
+    SkipChances,
+    gradient_bound,
+    skip_bias_bound,
+    skip_chances,
+    skip_surrogate_loss,
+)
 from orderdp.theory.plan import Plan, plan
 from orderdp.theory.risk import horvitz_thompson, surrogate_loss, surrogate_weights
 from orderdp.theory.rules import Bottom, Mixed, RankRule, Top, Trimmed, Window
@@ -26,6 +33,7 @@ __all__ = [
     "Mixed",
     "Plan",
     "RankRule",
+    "SkipChances",
     "Top",
     "Trimmed",
     "Window",
@@ -34,9 +42,13 @@ __all__ = [
     "convergence_bound",
     "coverage",
     "generalization_bound",
+    "gradient_bound",
     "horvitz_thompson",
     "limit_weights",
     "plan",
+    "skip_bias_bound",
+    "skip_chances",
+    "skip_surrogate_loss",
     "stratified_weights",
     "stratum_sizes",
     "surrogate_loss",

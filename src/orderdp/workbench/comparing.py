@@ -23,7 +23,8 @@ from orderdp.workbench.records import Run, read_run
 from orderdp.workbench.running import Runner, make_folder
 from orderdp.workbench.settings import VARIED, Settings
 from orderdp.workbench.static import is_static
-from orderdp.workbench.training import policy_of
+from orderdp.workbench.task import drops_last
+from orderdp.workbench.training import check_full_batch, policy_of
 from orderdp.workbench.workers import follow, saving_at_the_end
 
 __all__ = ["Place", "check_runs", "compare_all", "finished", "remember_settings"]
@@ -104,7 +105,10 @@ def check_runs(runs: Sequence[Settings], place: Place) -> None:
         elif is_recorded(run.policy):
             check_task(run, task)
         else:
-            Pruner(policy_of(run), task.train_set, epochs=run.epochs, labels=labels)
+            pruner = Pruner(policy_of(run), task.train_set, epochs=run.epochs, labels=labels)
+            batch_size = pruner.same_steps(run.batch_size).batch_size if run.steps == "same" else run.batch_size
+            if drops_last(task, run.drop_last):
+                check_full_batch(pruner, batch_size, run.label)
 
 
 def finished(out: Path, settings: Settings) -> Run | None:

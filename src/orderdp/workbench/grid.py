@@ -25,7 +25,14 @@ __all__ = [
 
 DEFAULT_POLICIES = ("full", "reduced", "random", "infobatch", "orderdp")
 
-_WITHOUT_RATIO = ("full", "infobatch-quantile", "adaptive", "skip-learned")
+_WITHOUT_RATIO = (
+    "full",
+    "infobatch-quantile",
+    "adaptive",
+    "skip-learned",
+    "instance-early-stopping",
+    "progressive-dropout",
+)
 
 
 class Contender(NamedTuple):

@@ -26,13 +26,23 @@ from orderdp.workbench.static import StaticChoice
 from orderdp.workbench.stopwatch import NOT_COUNTED, PARTS, Stopwatch
 from orderdp.workbench.task import Losses, Task, drops_last, task_batches
 
-__all__ = ["MODEL_FILE", "DivergedError", "SingleSampleError", "Training", "policy_of"]
+__all__ = ["MODEL_FILE", "DivergedError", "SingleSampleError", "Training", "check_full_batch", "policy_of"]
 
 MODEL_FILE = "model.pt"
 """The trained weights, in the folder of a run that is done."""
 
 _CHECKPOINT = "checkpoint.pt"
 _COUNTS = ("batch", "recorded", "samples", "loss_count", "metric")
+
+
+def check_full_batch(pruner: Pruner, batch_size: int, label: str) -> None:
+    """Raises where an epoch may be smaller than a batch, so that nothing of it would be trained on."""
+    fewest, _ = pruner.size_bounds(0)
+    if fewest < batch_size:
+        raise ConfigError(
+            f"an epoch of {label} may have {fewest} samples, less than one batch of {batch_size}, and incomplete "
+            "batches are left out. Choose a smaller --batch-size, prune less, or give --keep-last."
+        )
 
 
 class DivergedError(Exception):
@@ -108,6 +118,8 @@ class Training:
             self._batch_size, self._lr_factor = static.batch_size, static.batch_size / settings.batch_size
         elif settings.steps == "same":
             self._batch_size, self._lr_factor = self._pruner.same_steps(settings.batch_size)
+        if self._drop_last:
+            check_full_batch(self._pruner, self._batch_size, settings.label)
         self._learner = Learner(settings, task, device)
         self._generators = GlobalGenerators.seeded(settings.seed, device)  # to begin with
         self._diagnosis = Diagnosis(self._pruner, self._learner.model, task, settings, folder, closeness=diagnose)
@@ -279,7 +291,9 @@ class Training:
         report = self._pruner.report()
         samples, seconds = self._epoch_start
         self._watch_time.settle()  # or an epoch would have the overhead of the one before
-        told: dict[str, Any] = {name: report[name] for name in ("saved", "nominal_saved", "coverage", "staleness")}
+        told: dict[str, Any] = {
+            name: report[name] for name in ("saved", "nominal_saved", "coverage", "staleness", "learned")
+        }
         told.update(self._watch_time.since(seconds))
         told.update(epoch=number, samples=self._samples - samples, loss=loss, metric=metric, **diagnosis)
         told["progress"] = self._pruner.progress

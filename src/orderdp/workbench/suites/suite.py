@@ -90,7 +90,8 @@ class Part:
     def _settings(self, method: Method, ratio: float | None, seed: int) -> Settings:
         parameters = method.parameters_for(ratio, self.base["epochs"])
         own = {"policy": method.policy, "policy_parameters": parameters, "prune_ratio": ratio, "seed": seed}
-        return Settings.from_dict({**self.base, **method.settings, **own})
+        # As the paper's loaders do, incomplete batches are trained on.
+        return Settings.from_dict({"drop_last": False, **self.base, **method.settings, **own})
 
     @property
     def seconds(self) -> float:
