@@ -128,6 +128,12 @@ class Team:
         share = self.share()
         return batch_size if share is None else batch_size * share.world
 
+    def smallest_step(self, batch_size: int, drop_last: bool) -> int:
+        """The fewest samples that all processes can take in one step, with batches cut like this."""
+        if drop_last:
+            return self.step_size(batch_size)
+        return 1 if self._options.pad else self.step_size(1)
+
     def end_of(self, epoch: Epoch, start: int, batch_size: int, drop_last: bool) -> int:
         """The position at which this process's batches from `start` on end."""
         share = self.share()

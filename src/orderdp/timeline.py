@@ -109,12 +109,14 @@ class Timeline:
     def total(self) -> int | None:
         """Samples that the whole training is trained on, where a budget decides when it is over; else None.
 
-        Where smaller batches are left out, it is what full steps make of the budget.
+        Where smaller batches are left out, it is what full steps make of the budget; where processes take equal
+        shares, what goes round.
         """
         total = self.selector.total
-        if total is None or self.clock.cut is None or not self.clock.cut[1]:
-            return total
-        return total - total % self.team.step_size(self.clock.cut[0])
+        if total is None:
+            return None
+        batch_size, drop_last = self.clock.cut or (1, False)
+        return total - total % self.team.smallest_step(batch_size, drop_last)
 
     @property
     def progress(self) -> float | None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from orderdp.errors import ConfigError
 from orderdp.planning import check_ratio
+from orderdp.policies.kit import uniform
 from orderdp.policies.learned import SkipLearned, threshold_config
 from orderdp.policies.wrapping import Wrapping
 from orderdp.policy import Context, Policy, Selection, Table, describe, size_bounds
@@ -131,8 +134,12 @@ class Budget(Wrapping):
         left = self._left(context)
         if len(selection) <= left:
             return selection
+        # By index and not by place in the order: so ranks that each hold a part of the samples draw the same.
+        kept = np.zeros(context.n, dtype=np.bool_)
+        kept[uniform(np.sort(selection.indices), left, context, "budget")] = True
+        places = kept[selection.indices]
         weights = selection.weights
-        return Selection(selection.indices[:left], None if weights is None else weights[:left])
+        return Selection(selection.indices[places], None if weights is None else weights[places])
 
     def _left(self, context: Context) -> int:
         """Samples that may still be trained on; one at least, so that an epoch is never empty."""

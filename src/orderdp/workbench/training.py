@@ -32,6 +32,7 @@ MODEL_FILE = "model.pt"
 """The trained weights, in the folder of a run that is done."""
 
 _CHECKPOINT = "checkpoint.pt"
+_REPORTED = ("saved", "nominal_saved", "coverage", "staleness", "learned")
 _COUNTS = ("batch", "recorded", "samples", "loss_count", "metric")
 
 
@@ -291,9 +292,7 @@ class Training:
         report = self._pruner.report()
         samples, seconds = self._epoch_start
         self._watch_time.settle()  # or an epoch would have the overhead of the one before
-        told: dict[str, Any] = {
-            name: report[name] for name in ("saved", "nominal_saved", "coverage", "staleness", "learned")
-        }
+        told: dict[str, Any] = {name: report[name] for name in _REPORTED}
         told.update(self._watch_time.since(seconds))
         told.update(epoch=number, samples=self._samples - samples, loss=loss, metric=metric, **diagnosis)
         told["progress"] = self._pruner.progress
