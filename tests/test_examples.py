@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from examples import (
     graph,
     masked_autoencoder,
     packed_language_model,
+    proxy_plan,
     segmentation,
     tabular,
     two_modalities,
@@ -319,3 +321,37 @@ def test_a_ratio_that_cannot_be_is_refused_on_the_command_line(capsys: pytest.Ca
     with pytest.raises(SystemExit):
         graph.main(["--prune-ratio", "40"])
     assert "prune_ratio must be in [0, 1)" in capsys.readouterr().err
+
+
+# -- a plan ------------------------------------------------------------------------------------------------------
+
+
+def test_the_wide_network_trains_on_what_the_proxy_marked(tmp_path: Path) -> None:
+    result, plan = proxy_plan.by_plan(30, 0, 2, tmp_path)
+    marked = [plan.selection(epoch).indices.reshape(-1, plan.kept).tolist() for epoch in range(30)]
+    assert result.batches == [batch for epoch in marked for batch in epoch]
+    assert plan.cost.forwarded == 30 * 21 * 64
+    assert plan.cost.backpropagated == 15 * 21 * 64
+    again = proxy_plan.record(30, 0, 2)
+    assert again.fingerprint == plan.fingerprint
+    assert result.samples == 30 * 21 * 32
+    assert result.accuracy > 0.9
+
+
+def test_a_shift_is_a_function_of_seed_epoch_and_index() -> None:
+    images = torch.rand(20, 64)
+    whole = proxy_plan.shifted(images, torch.arange(20), 3, 1, 20)
+    for part in torch.randperm(20).split(6):
+        assert torch.equal(proxy_plan.shifted(images[part], part, 3, 1, 20), whole[part])
+    for before, after in zip(images.view(-1, 8, 8), whole.view(-1, 8, 8), strict=True):
+        padded = torch.zeros(10, 10)
+        padded[1:9, 1:9] = before
+        crops = [padded[i : i + 8, j : j + 8] for i in range(3) for j in range(3)]
+        assert any(torch.equal(crop, after) for crop in crops)
+
+
+def test_the_plan_is_compared_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    proxy_plan.main(["--epochs", "1", "--seeds", "0"])
+    said = capsys.readouterr().out
+    assert "a proxy's plan" in said
+    assert "The proxy saw 1,344 samples and went backward on 1,344" in said

@@ -31,12 +31,14 @@ def test_the_public_names_are_these_and_all_of_them_exist() -> None:
         "Pruner",
         "Selection",
         "__version__",
+        "alternate_flip",
         "coresets",
         "diagnostics",
         "errors",
         "last_layer_gradient_norm",
         "load_checkpoint",
         "per_sample",
+        "plans",
         "policies",
         "save_checkpoint",
         "theory",
@@ -135,7 +137,7 @@ def test_links_between_pages_and_names_of_tests_are_true(page: Path) -> None:
         assert f"def {test}(" in (ROOT / "tests" / file).read_text(), test
 
 
-@pytest.mark.parametrize("room", ["coresets", "diagnostics", "errors", "losses", "policies", "theory"])
+@pytest.mark.parametrize("room", ["coresets", "diagnostics", "errors", "losses", "plans", "policies", "theory"])
 def test_rooms_that_pages_name_are_there_after_a_bare_import(room: str) -> None:
     code = f"import orderdp; print(orderdp.{room}.__name__)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)

@@ -9,7 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from orderdp import coresets, diagnostics, errors, policies, theory
+    from orderdp import coresets, diagnostics, errors, plans, policies, theory
+    from orderdp.augment import alternate_flip
     from orderdp.loading import Indexed
     from orderdp.losses import last_layer_gradient_norm, per_sample, top_mean
     from orderdp.policies import Budget, OrderDP, Unlearned
@@ -29,13 +30,14 @@ _HOMES = {
     "Pruner": "orderdp.pruner",
     "Selection": "orderdp.policy",
     "Unlearned": "orderdp.policies",
+    "alternate_flip": "orderdp.augment",
     "last_layer_gradient_norm": "orderdp.losses",
     "load_checkpoint": "orderdp.state",
     "per_sample": "orderdp.losses",
     "save_checkpoint": "orderdp.state",
     "top_mean": "orderdp.losses",
 }
-_MODULES = ("coresets", "diagnostics", "errors", "losses", "policies", "theory")
+_MODULES = ("coresets", "diagnostics", "errors", "losses", "plans", "policies", "theory")
 
 __all__ = [
     "Budget",
@@ -48,12 +50,14 @@ __all__ = [
     "Selection",
     "Unlearned",
     "__version__",
+    "alternate_flip",
     "coresets",
     "diagnostics",
     "errors",
     "last_layer_gradient_norm",
     "load_checkpoint",
     "per_sample",
+    "plans",
     "policies",
     "save_checkpoint",
     "theory",

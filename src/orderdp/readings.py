@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import torch
 
+from orderdp.checks import checked_index
 from orderdp.errors import ConfigError
+from orderdp.graphs import outside_graphs
 from orderdp.planning import is_count
 from orderdp.policies.learned import learned_threshold
 from orderdp.policy import Policy, Selection
@@ -108,6 +111,23 @@ class Readings:
         if "seen" not in self._table.declared:
             raise ConfigError('a sharded table keeps no epochs, to be small. Use table="replicated" to know them.')
         return torch.tensor(self._table["seen"], dtype=torch.int64)
+
+    @outside_graphs
+    def visits(self, index: Any) -> torch.Tensor:
+        """How often each sample of a batch was trained on so far, on the device of the losses; nothing is waited for.
+
+        Asked before `update`, these are the visits before this one. Unlike `usage` it does not copy the table, which is
+        on the CPU until the first `update`.
+
+        Args:
+            index: The indices that came with the batch.
+        """
+        if "seen" not in self._table.declared:
+            raise ConfigError(
+                "with a sharded table a process does not know how often the samples of others were trained on. Use "
+                'table="replicated" to know the visits of any batch.'
+            )
+        return self._table.uses_of(checked_index(index))
 
     def preview(self) -> Selection:
         """What the open epoch trains on, or, between epochs, what the next one would if it were drawn now.

@@ -127,6 +127,14 @@ class ScoreTable:
         scores: np.ndarray = self._columns["score"].index_select(0, where).cpu().numpy()
         return scores
 
+    def uses_of(self, index: torch.Tensor) -> torch.Tensor:
+        """How often these samples were trained on, int64, on the table's device and without waiting for it."""
+        self.check_range(index)
+        rows = index.to(self.device, non_blocking=not self._on_host)
+        # Where an index came on a device nobody has looked at it; `write` counts those that are impossible.
+        rows = rows if index.is_cpu else rows.clamp(0, self.n)
+        return self.column("usage").index_select(0, rows).to(torch.int64)
+
     # -- writing -------------------------------------------------------------------------------------------
 
     def write(

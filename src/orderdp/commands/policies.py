@@ -25,10 +25,10 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """What it does."""
-    from orderdp.policies.registry import NAMES, card, summary
+    from orderdp.policies.registry import NAMES, RECORDED, card, summary
     from orderdp.report.tables import show
 
     if options.name is None:
-        show("orderdp policies NAME", ("name", "what it does"), [(name, summary(name)) for name in NAMES])
+        show("orderdp policies NAME", ("name", "what it does"), [(name, summary(name)) for name in (*NAMES, *RECORDED)])
     else:
         say(card(options.name))

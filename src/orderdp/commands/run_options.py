@@ -75,6 +75,9 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--keep-last", dest="drop_last", action="store_false", default=unset, help="train on incomplete last batches"
     )
+    how.add_argument(
+        "--flip", default=unset, metavar="F", help="mirror images at random, or 'alternate' by a sample's visits"
+    )
     how.add_argument("--no-augment", dest="augment", action="store_false", default=unset, help="images as they are")
     where = parser.add_argument_group("where")
     where.add_argument(
@@ -111,7 +114,8 @@ def settings_of(options: argparse.Namespace, *, varied: bool = False, **own: Any
     """
     from orderdp.workbench.settings import VARIED, Settings, preset_values, read_config
 
-    names = {"data", "model", "task", "optimiser", "schedule", "augment", "drop_last", "steps", *_NUMBERS, *_SWITCHES}
+    names = {"data", "model", "task", "optimiser", "schedule", "augment", "flip", "drop_last", "steps"}
+    names |= {*_NUMBERS, *_SWITCHES}
     given = {name: value for name, value in vars(options).items() if name in names}
     from_file = {} if options.config is None else read_config(options.config)
     wrong = [name for name in VARIED if name in from_file] if varied else []

@@ -22,6 +22,7 @@ from orderdp.policies.progressive_dropout import ProgressiveDropout
 from orderdp.policies.rank_rules import Mixed, Moving, Trimmed
 from orderdp.policies.registry import build, build_at, card, config_of
 from orderdp.policies.repb import RePB
+from orderdp.policies.replay import Replay
 from orderdp.policies.rs2 import RS2
 from orderdp.policies.schedules import Constant, Cosine, Exponential, Linear, RatioFunction, Scheduled, Tail, WarmUp
 from orderdp.policies.selective_backprop import SelectiveBackprop
@@ -63,6 +64,7 @@ __all__ = [
     "RatioFunction",
     "RePB",
     "RelativeLoss",
+    "Replay",
     "Scheduled",
     "SeTa",
     "SelectiveBackprop",

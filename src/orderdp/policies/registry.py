@@ -38,7 +38,7 @@ from orderdp.policies.tails import UniformTail
 from orderdp.policies.ucb import UCB
 from orderdp.policy import Policy
 
-__all__ = ["NAMES", "build", "build_at", "card", "config_of", "summary"]
+__all__ = ["NAMES", "RECORDED", "build", "build_at", "card", "config_of", "summary"]
 
 NAMES: dict[str, type[Any]] = {
     "orderdp": OrderDP,
@@ -66,13 +66,16 @@ NAMES: dict[str, type[Any]] = {
     "calibrated": Calibrated,
 }
 
+#: Policies that a run records for itself before it trains, so that there is nothing to build them from.
+RECORDED = ("proxy-plan",)
+
 #: What can be said of every policy, besides its own parameters.
 _OPTIONS = ("balanced", "schedule", "tail")
 
 
 def card(name: str) -> str:
     """The card of the policy called `name`: its rule, parameters, cost, guarantees."""
-    checked_name(name, NAMES, "policy")
+    checked_name(name, (*NAMES, *RECORDED), "policy")
     return read_card("policies", name)
 
 

@@ -18,6 +18,7 @@ from orderdp.policies.kit import count_kept
 from orderdp.pruner import Pruner
 from orderdp.replacing import write_text
 from orderdp.workbench.diagnosing import Closeness
+from orderdp.workbench.proxy_plan import check_task, is_recorded
 from orderdp.workbench.records import Run, read_run
 from orderdp.workbench.running import Runner, make_folder
 from orderdp.workbench.settings import VARIED, Settings
@@ -101,6 +102,8 @@ def check_runs(runs: Sequence[Settings], place: Place) -> None:
     for run in {replace(run, seed=0).run_id: run for run in runs}.values():
         if is_static(run.policy):
             count_kept(len(task.train_set), run.prune_ratio or 0.0)
+        elif is_recorded(run.policy):
+            check_task(run, task)
         else:
             pruner = Pruner(policy_of(run), task.train_set, epochs=run.epochs, labels=labels)
             batch_size = pruner.same_steps(run.batch_size).batch_size if run.steps == "same" else run.batch_size

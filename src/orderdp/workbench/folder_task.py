@@ -9,10 +9,11 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from orderdp.errors import ConfigError
 from orderdp.losses import predictions
 from orderdp.randomness import generator
 from orderdp.workbench.mixing import blend, mixed_losses
-from orderdp.workbench.models import build_model
+from orderdp.workbench.models import build_model, quarter_width
 from orderdp.workbench.settings import Settings
 from orderdp.workbench.task import Losses
 
@@ -34,6 +35,8 @@ class FolderTask:
     metric_name = "accuracy"
 
     def __init__(self, data: FolderData, settings: Settings, device: torch.device) -> None:
+        if settings.flip == "alternate":
+            raise ConfigError("images of a folder are mirrored while they are read, at random. Use flip='random'.")
         self.data = data
         self.settings = settings
         self.device = device
@@ -46,10 +49,16 @@ class FolderTask:
 
     def build_model(self, seed: int) -> nn.Module:
         """The model of the settings, on the device."""
+        return self._built(seed, self.settings.width)
+
+    def build_proxy(self, seed: int, width: int | None) -> nn.Module:
+        """The same of another width; of a quarter of it, if none is given."""
+        return self._built(seed, quarter_width(self.settings.model, self.settings.width) if width is None else width)
+
+    def _built(self, seed: int, width: int | None) -> nn.Module:
         image, _ = self.train_set[0]
-        settings = self.settings
         model = build_model(
-            settings.model, shape=tuple(image.shape), classes=self.data.classes, seed=seed, width=settings.width
+            self.settings.model, shape=tuple(image.shape), classes=self.data.classes, seed=seed, width=width
         )
         moved: nn.Module = model.to(self.device).to(memory_format=self._memory_format)  # type: ignore[call-overload]
         return moved

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from orderdp.errors import ConfigError
 from orderdp.naming import checked_name
 from orderdp.policies.ratios import ratio_name
-from orderdp.policies.registry import NAMES
+from orderdp.policies.registry import NAMES, RECORDED
 from orderdp.workbench.settings import CONTROLS, Settings
 
 __all__ = [
@@ -127,7 +127,7 @@ def grid(
 def _known() -> list[str]:
     from orderdp.coresets.registry import NAMES as STATIC
 
-    return list(dict.fromkeys((*NAMES, *CONTROLS, *STATIC)))  # "full" is a policy and a control
+    return list(dict.fromkeys((*NAMES, *RECORDED, *CONTROLS, *STATIC)))  # "full" is a policy and a control
 
 
 def split_outside_brackets(text: str, separator: str) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,11 +13,12 @@ from torch import nn
 from torch.nn import functional as F
 
 from orderdp import Pruner
+from orderdp.errors import ConfigError
 from orderdp.losses import predictions
 from orderdp.randomness import generator
 from orderdp.workbench.data import Augment, Pictures
 from orderdp.workbench.mixing import blend, mixed_losses
-from orderdp.workbench.models import build_model
+from orderdp.workbench.models import build_model, quarter_width
 from orderdp.workbench.settings import Settings
 from orderdp.workbench.task import Losses
 
@@ -48,15 +50,27 @@ class ImageTask:
         self.test_set = data.test.labels
         self.labels = data.train.labels.numpy()
         augment = data.augment if settings.augment else Augment(padding=0, flip=False)
+        if settings.flip == "alternate":
+            if not augment.flip:
+                raise ConfigError(
+                    f"flip='alternate' needs images that are mirrored, those of {data.name!r} are not. Leave it out."
+                )
+            augment = replace(augment, flip="alternate")
         self._train = Pictures(data.train, augment, data.mean, data.std)
         self._test = Pictures(data.test, Augment(padding=0, flip=False), data.mean, data.std)
         self._memory_format = torch.channels_last if settings.channels_last else torch.contiguous_format
 
     def build_model(self, seed: int) -> nn.Module:
         """The model of the settings, on the device."""
-        settings = self.settings
+        return self._built(seed, self.settings.width)
+
+    def build_proxy(self, seed: int, width: int | None) -> nn.Module:
+        """The same of another width; of a quarter of it, if none is given."""
+        return self._built(seed, quarter_width(self.settings.model, self.settings.width) if width is None else width)
+
+    def _built(self, seed: int, width: int | None) -> nn.Module:
         shape = tuple(self.data.train.images.shape[1:])
-        model = build_model(settings.model, shape=shape, classes=self.data.classes, seed=seed, width=settings.width)
+        model = build_model(self.settings.model, shape=shape, classes=self.data.classes, seed=seed, width=width)
         moved: nn.Module = model.to(self.device).to(memory_format=self._memory_format)  # type: ignore[call-overload]
         return moved
 
@@ -69,6 +83,8 @@ class ImageTask:
     ) -> Iterator[tuple[torch.Tensor, Any]]:
         """What is left of the epoch; the pictures depend on (seed, epoch, index) alone."""
         epoch = pruner.epoch
+        # An epoch has a sample once, so what is known at its start, or where it goes on, holds for all that is left.
+        visits = pruner.usage if self.settings.flip == "alternate" else None
         sampler = iter(pruner.batch_sampler(batch_size, drop_last))
         while True:
             start = time.perf_counter()
@@ -77,7 +93,8 @@ class ImageTask:
             if indices is None:
                 return
             index = torch.tensor(indices)
-            images = self._placed(self._train.train_batch(index, epoch, seed))
+            before = None if visits is None else visits[index]
+            images = self._placed(self._train.train_batch(index, epoch, seed, before))
             targets = self.data.train.labels[index].to(self.device, non_blocking=True)
             yield index, (images, targets, self._rng(seed, epoch, indices[0]))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,7 +17,7 @@ from orderdp.workbench.plugins import from_outside
 from orderdp.workbench.resnet import resnet18, resnet50
 from orderdp.workbench.vit import CompactViT
 
-__all__ = ["MODELS", "CompactCNN", "build_model"]
+__all__ = ["MODELS", "CompactCNN", "build_model", "quarter_width"]
 
 
 def mlp(shape: Sequence[int], classes: int, *, width: int = 256) -> nn.Module:
@@ -123,6 +124,27 @@ def build_model(name: str, *, shape: Sequence[int], classes: int, seed: int, wid
     if not isinstance(model, nn.Module):
         raise ConfigError(f"model {name!r} must be a torch.nn.Module, got {type(model).__name__}.")
     return model
+
+
+def quarter_width(name: str, width: int | None = None) -> int:
+    """A quarter of the model's width, rounded down and at least 1: that of its proxy.
+
+    >>> quarter_width("cnn"), quarter_width("mlp", 6)
+    (4, 1)
+
+    Args:
+        name: Of the model.
+        width: As it was asked for; None for the model's own.
+    """
+    if width is None:
+        own = inspect.signature(MODELS[name]).parameters.get("width") if name in MODELS else None
+        if own is None:
+            raise ConfigError(
+                f"the proxy has a quarter of the model's width, and model {name!r} does not say which it has. Give "
+                "--width, or proxy-plan:proxy_width=N, if it takes one."
+            )
+        width = int(own.default)
+    return max(1, width // 4)
 
 
 def _timm(name: str) -> Callable[..., nn.Module]:

@@ -125,7 +125,9 @@ def _outcome(run: Settings, summary: dict[str, Any]) -> str:
 def result(summary: Mapping[str, Any]) -> str:
     """What came out of a run that is done: its metric, which may be no number, and what it saved."""
     metric = "its metric is no number" if summary["metric"] is None else f"{summary['metric']:.2f} %"
-    return f"{metric}, {summary['saved']:.1%} fewer samples"
+    proxy = summary.get("proxy_samples")
+    told = f", and {proxy['forward']:,} through a proxy, {proxy['backward']:,} of them back" if proxy else ""
+    return f"{metric}, {summary['saved']:.1%} fewer samples{told}"
 
 
 def _duration(seconds: float) -> str:

@@ -18,6 +18,7 @@ from orderdp.workbench.grid import Contender, check_parameters, takes_ratio
 from orderdp.workbench.learning_rates import SCHEDULES
 from orderdp.workbench.locking import alone_in
 from orderdp.workbench.optimisers import OPTIMISERS
+from orderdp.workbench.proxy_plan import check_plan, is_recorded, plan_for
 from orderdp.workbench.settings import CONTROLS, Settings
 from orderdp.workbench.static import choose, is_static
 from orderdp.workbench.task import Task, load_task
@@ -35,6 +36,8 @@ def check(settings: Settings) -> None:
     checked_name(settings.schedule, SCHEDULES, "learning-rate schedule")
     if is_static(settings.policy):
         _check_static(settings)
+    elif is_recorded(settings.policy):
+        check_plan(settings)
     else:
         policy_of(settings)
         _check_ratio(settings)
@@ -131,6 +134,8 @@ class Runner:
         options: dict[str, Any] = {} if watch is None else {"watch": watch}
         if is_static(settings.policy):
             options["static"] = choose(settings, task, folder, self.out / "proxies", self.device)
+        elif is_recorded(settings.policy):
+            options["static"] = plan_for(settings, task, folder, self.device, **options)
         training = Training(
             settings,
             task,

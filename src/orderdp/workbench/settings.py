@@ -54,6 +54,7 @@ class Settings:
         mixup: Alpha of MixUp, 0 for none.
         cutmix: Alpha of CutMix, 0 for none. With both, each batch has one of them.
         augment: Whether training images are shifted and mirrored as is usual for the data set.
+        flip: Which of them are mirrored, where any are: "random", or "alternate", a sample every other time it is used.
         accumulate: Batches a step.
         average: Whether the final model is the average of the iterates, weighted by the learning rate.
         amp: Whether to compute in mixed precision.
@@ -86,6 +87,7 @@ class Settings:
     mixup: float = 0.0
     cutmix: float = 0.0
     augment: bool = True
+    flip: str = "random"
     accumulate: int = 1
     average: bool = False
     amp: bool = False
@@ -99,7 +101,7 @@ class Settings:
         for name in ("epochs", "batch_size", "accumulate", "evaluate_every", "proxy_epochs", "proxy_inits"):
             if not is_count(getattr(self, name)):
                 raise ConfigError(f"{name} must be a whole number, at least 1, got {getattr(self, name)!r}.")
-        for name in ("data", "model", "policy", "optimiser", "schedule"):
+        for name in ("data", "model", "policy", "optimiser", "schedule", "flip"):
             if not isinstance(getattr(self, name), str):
                 raise ConfigError(f"{name} must be a name, got {getattr(self, name)!r}.")
         if self.task is not None and not isinstance(self.task, str):
@@ -107,6 +109,12 @@ class Settings:
         for name in ("nesterov", "augment", "average", "amp", "channels_last", "compile", "drop_last"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{name} must be true or false, got {getattr(self, name)!r}.")
+        checked_name(self.flip, ("random", "alternate"), "flip")
+        if self.flip == "alternate" and (self.task is not None or not self.augment):
+            raise ConfigError(
+                "flip='alternate' is about training images that the workbench mirrors, and there are none "
+                f"{'without augmentation' if self.task is None else 'in a task of your own'}. Leave it out."
+            )
         if not isinstance(self.policy_parameters, Mapping):
             raise ConfigError(f"policy_parameters must be names with values, got {self.policy_parameters!r}.")
         if not is_count(self.seed, least=0) or self.seed >= 1 << 64:

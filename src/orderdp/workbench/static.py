@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,10 +31,21 @@ _PROXY_FIELDS = ("data", "task", "model", "width", "seed", "proxy_epochs", "prox
 
 
 class StaticChoice(NamedTuple):
-    """A policy that serves a coreset, and what it took to choose it."""
+    """A policy that was made beforehand, and what it took to make it.
+
+    Attributes:
+        policy: Serves a coreset, or a plan.
+        seconds: Of the proxy and the choice.
+        batch_size: The only one that fits the policy; None where any does.
+        samples: How many went forward and backward through the proxy, where that was counted.
+        failed: Why there is nothing to train on; the run fails.
+    """
 
     policy: Policy
     seconds: float
+    batch_size: int | None = None
+    samples: Mapping[str, int] | None = None
+    failed: str | None = None
 
 
 def is_static(policy: str) -> bool:

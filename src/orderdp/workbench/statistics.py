@@ -17,7 +17,7 @@ from orderdp.workbench.verdicts import verdict
 __all__ = ["TASK_FIELDS", "Row", "compare"]
 
 _NAMED = ("data", "task", "model", "preset", "batch_size", "optimiser", "lr", "schedule")
-_REGULARISED = ("weight_decay", "label_smoothing", "mixup", "cutmix", "augment")
+_REGULARISED = ("weight_decay", "label_smoothing", "mixup", "cutmix", "augment", "flip")
 _DETAILS = ("width", "momentum", "nesterov", "accumulate", "average", "amp", "drop_last", "steps", *_REGULARISED)
 _DEFAULTS = {**{entry.name: entry.default for entry in fields(Settings) if entry.name in _DETAILS}, **BEFORE}
 

@@ -40,6 +40,8 @@ class Task(Protocol):
     - ``metric_name``: what the metric is called (default "accuracy");
     - ``batches(pruner, batch_size, seed)``: an iterator of (index, batch) over the current epoch, where it has a faster
       way than a DataLoader over ``train_set``; with a parameter ``drop_last`` where it can leave out an incomplete one;
+    - ``build_proxy(seed, width)``: a smaller model, for the policy proxy-plan; `width` is None where none was asked
+      for. There ``batches`` is given a recorder, which has ``epoch``, ``batch_sampler`` and ``loader`` as a pruner has;
     - ``test_batches()``: the same for testing, without indices;
     - ``loader_options``: arguments of the DataLoader, such as ``num_workers``.
 

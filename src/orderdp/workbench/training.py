@@ -79,7 +79,7 @@ class Training:
         command: What was typed, for the records.
         tensorboard: Whether to write for TensorBoard as well.
         watch: Called after every step with (epochs done, epochs, metric so far).
-        static: A coreset that was chosen beforehand, and its cost; it takes the place of the settings' policy.
+        static: A coreset or a plan that was made beforehand, and its cost; it takes the place of the settings' policy.
         diagnose: Whether to look at gradients and kept sets more closely; "steps" leaves out the gradient of all data.
             It changes no other number of the run.
     """
@@ -115,7 +115,9 @@ class Training:
         )
         self._drop_last = drops_last(task, settings.drop_last)
         self._batch_size, self._lr_factor = settings.batch_size, 1.0
-        if settings.steps == "same":
+        if static is not None and static.batch_size is not None:  # also by the setting `steps`
+            self._batch_size, self._lr_factor = static.batch_size, static.batch_size / settings.batch_size
+        elif settings.steps == "same":
             self._batch_size, self._lr_factor = self._pruner.same_steps(settings.batch_size)
         if self._drop_last:
             check_full_batch(self._pruner, self._batch_size, settings.label)
@@ -150,6 +152,8 @@ class Training:
             command=self._command,
             diagnose=self._diagnosis.closeness,
         )
+        if self._static is not None and self._static.failed is not None:
+            return self._finish("failed", self._static.failed)
         with self._generators.used(self._device), warnings.catch_warnings():
             warnings.simplefilter("ignore", OrderDPWarning)  # real ratios and the like are in the records
             try:
@@ -303,6 +307,8 @@ class Training:
         proxy_seconds = None if self._static is None else self._static.seconds
         cost = sum(seconds[part] for part in PARTS if part not in NOT_COUNTED) + (proxy_seconds or 0.0)
         parts: dict[str, Any] = {f"{part}_seconds": seconds[part] for part in PARTS}
+        if self._static is not None and self._static.samples is not None:
+            parts["proxy_samples"] = self._static.samples
         if status == "done":  # first: a run that says it is done has its weights
             save_checkpoint(self.folder / MODEL_FILE, {"model": self._learner.result.state_dict()})
         self._log.summary(

@@ -2,19 +2,21 @@
 
 How sample i is changed in epoch e depends on (seed, e, i) and on nothing else: not on the batch it is in, not on the
 order of the epoch. So a run that was interrupted goes on with the pictures the straight run would have seen, and two
-policies that train on the same sample in the same epoch see the same picture of it.
+policies that train on the same sample in the same epoch see the same picture of it. With ``flip="alternate"`` whether
+it is mirrored depends on (seed, i) and on how often the sample was trained on before.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 import torch
 from numpy.lib.stride_tricks import sliding_window_view
 
+from orderdp.augment import alternate_flip
 from orderdp.draw import fair_hash
 from orderdp.errors import ConfigError
 from orderdp.planning import is_count
@@ -35,35 +37,53 @@ class Augment:
 
     Attributes:
         padding: Pixels on each side; the crop has the size of the image. 0 for no crop.
-        flip: Whether half of the images are mirrored, left to right.
+        flip: Whether half of the images are mirrored, left to right: True or "random" by chance each time; "alternate"
+            the first time by chance and then every other time that a sample is trained on.
     """
 
     padding: int = 4
-    flip: bool = True
+    flip: bool | Literal["random", "alternate"] = True
 
     def __post_init__(self) -> None:
         if not is_count(self.padding, least=0):
             raise ConfigError(f"padding must be a whole number of pixels, at least 0, got {self.padding!r}.")
+        if self.flip not in (True, False, "random", "alternate"):
+            raise ConfigError(f'flip must be True, False, "random" or "alternate", got {self.flip!r}.')
 
     @property
     def changes_nothing(self) -> bool:
         """Whether images come out as they went in."""
         return self.padding == 0 and not self.flip
 
-    def draws(self, index: np.ndarray, *, seed: int, epoch: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def draws(
+        self, index: np.ndarray, *, seed: int, epoch: int, visits: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The upper edge, the left edge and whether mirrored, of each sample's crop in the padded image.
 
         The two edges come from different halves of one hash and the mirror from its top bit, so they are independent
-        but for a bias of (2 padding + 1) / 2**31.
+        but for a bias of (2 padding + 1) / 2**31. Mirrors that alternate are those of `orderdp.alternate_flip`.
         """
         bits = fair_hash(index, key64(seed, "augment", epoch))
         places = np.uint64(2 * self.padding + 1)
         top = (bits & np.uint64(0xFFFFFFFF)) % places
         left = (bits >> np.uint64(32) & np.uint64(0x7FFFFFFF)) % places
-        mirrored = bits >> np.uint64(63) if self.flip else np.zeros_like(bits)
+        if self.flip == "alternate":
+            if visits is None:
+                raise ConfigError('flip="alternate" needs the visits of each sample. Pass visits=pruner.visits(index).')
+            mirrored = alternate_flip(index, visits, seed).numpy()
+        else:
+            mirrored = bits >> np.uint64(63) if self.flip else np.zeros_like(bits)
         return top.astype(np.int64), left.astype(np.int64), mirrored.astype(np.bool_)
 
-    def batch(self, images: torch.Tensor, index: torch.Tensor, *, seed: int, epoch: int) -> torch.Tensor:
+    def batch(
+        self,
+        images: torch.Tensor,
+        index: torch.Tensor,
+        *,
+        seed: int,
+        epoch: int,
+        visits: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         """The images of one batch, of samples `index`, changed as (seed, epoch, index) says; of the same type.
 
         Args:
@@ -71,12 +91,14 @@ class Augment:
             index: Which samples of the data set these are.
             seed: Of the run.
             epoch: Which one, from 0.
+            visits: How often each was trained on before, on the CPU, for flips that alternate.
         """
         if self.changes_nothing:
             return images
         padded = self.padded(images.numpy())
         rows = np.arange(len(images))
-        return torch.from_numpy(self.crops(padded, rows, index.numpy(), seed=seed, epoch=epoch))
+        before = None if visits is None else visits.numpy()
+        return torch.from_numpy(self.crops(padded, rows, index.numpy(), seed=seed, epoch=epoch, visits=before))
 
     def padded(self, images: np.ndarray) -> np.ndarray:
         """The images with a margin in which they are reflected, without repeating their edges."""
@@ -89,11 +111,20 @@ class Augment:
         margin = (self.padding, self.padding)
         return np.pad(images, ((0, 0), (0, 0), margin, margin), mode="reflect")
 
-    def crops(self, padded: np.ndarray, rows: np.ndarray, index: np.ndarray, *, seed: int, epoch: int) -> np.ndarray:
+    def crops(
+        self,
+        padded: np.ndarray,
+        rows: np.ndarray,
+        index: np.ndarray,
+        *,
+        seed: int,
+        epoch: int,
+        visits: np.ndarray | None = None,
+    ) -> np.ndarray:
         """The crops of the padded images `rows`, which are the samples `index`."""
         height, width = padded.shape[2] - 2 * self.padding, padded.shape[3] - 2 * self.padding
         windows = sliding_window_view(padded, (height, width), (2, 3))  # every possible crop, as a view
-        top, left, mirrored = self.draws(index, seed=seed, epoch=epoch)
+        top, left, mirrored = self.draws(index, seed=seed, epoch=epoch, visits=visits)
         crops: np.ndarray = windows[rows, :, top, left]
         which = np.flatnonzero(mirrored)
         crops[which] = crops[which][..., ::-1]
@@ -116,13 +147,19 @@ class Pictures:
         self._normal = _Normal.of(split.images, mean, std)
         self._padded = None if augment.changes_nothing else self._padded_once()
 
-    def train_batch(self, index: torch.Tensor, epoch: int, seed: int) -> torch.Tensor:
-        """The samples `index`, on the CPU, as epoch `epoch` of a run with this seed sees them, float32."""
+    def train_batch(
+        self, index: torch.Tensor, epoch: int, seed: int, visits: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """The samples `index`, on the CPU, as epoch `epoch` of a run with this seed sees them, float32.
+
+        Where flips alternate, `visits` says how often each was trained on before, on the CPU.
+        """
         if self._padded is not None:
-            rows = index.numpy()
-            return self._normal(torch.from_numpy(self._augment.crops(self._padded, rows, rows, seed=seed, epoch=epoch)))
+            rows, before = index.numpy(), None if visits is None else visits.numpy()
+            crops = self._augment.crops(self._padded, rows, rows, seed=seed, epoch=epoch, visits=before)
+            return self._normal(torch.from_numpy(crops))
         images = self._images.index_select(0, index)  # several times as fast as images[index]
-        return self._normal(self._augment.batch(images, index, seed=seed, epoch=epoch))
+        return self._normal(self._augment.batch(images, index, seed=seed, epoch=epoch, visits=visits))
 
     def eval_batch(self, index: torch.Tensor) -> torch.Tensor:
         """The samples `index` as they are, normalised, float32."""

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from orderdp.errors import ConfigError
 from orderdp.planning import is_count
 from orderdp.workbench.comparing import Place
+from orderdp.workbench.proxy_plan import is_recorded
 from orderdp.workbench.settings import Settings
 from orderdp.workbench.static import is_static
 from orderdp.workbench.suites.suite import Part, Planned
@@ -64,7 +65,7 @@ def _one_of_each(part: Part) -> list[Planned]:
 
 
 def _needs_proxy(settings: Settings) -> bool:
-    return is_static(settings.policy) and settings.policy != "static-random"
+    return is_recorded(settings.policy) or (is_static(settings.policy) and settings.policy != "static-random")
 
 
 class _Clock:
