@@ -260,6 +260,13 @@ def test_a_loop_over_a_fixed_number_of_epochs_gets_nothing_more_when_the_budget_
     assert sizes == [20, 20, 0, 0]
 
 
+def test_an_epoch_that_may_become_smaller_than_a_step_is_refused_before_anything_is_trained() -> None:
+    pruner = Pruner(Budget(0.5), 1000, epochs=10)
+    with pytest.raises(ConfigError, match=r"may have 100 samples, fewer than the 128 of a step.*smaller batch_size"):
+        iter(pruner.batch_sampler(128, drop_last=True))
+    assert len(next(iter(pruner.batch_sampler(128)))) == 128
+
+
 # -- as many steps as full data ----------------------------------------------------------------------------------------
 
 

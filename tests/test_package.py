@@ -23,6 +23,7 @@ def run(code: str) -> str:
 
 def test_the_public_names_are_these_and_all_of_them_exist() -> None:
     assert sorted(orderdp.__all__) == [
+        "Budget",
         "Column",
         "Context",
         "Indexed",
@@ -30,6 +31,7 @@ def test_the_public_names_are_these_and_all_of_them_exist() -> None:
         "Policy",
         "Pruner",
         "Selection",
+        "Unlearned",
         "__version__",
         "alternate_flip",
         "coresets",

@@ -17,7 +17,7 @@ from orderdp.complaints import Complaints
 from orderdp.epochs import Epoch, FixedEpoch, StepwiseEpoch, restore_epoch, restore_selection, selection_state
 from orderdp.errors import ConfigError, StateError
 from orderdp.origin import whole_state
-from orderdp.policy import Context, Policy, Selection, StepwisePolicy, nominal_ratio, size_bounds
+from orderdp.policy import Context, Policy, Selection, StepwisePolicy, describe, nominal_ratio, size_bounds
 from orderdp.sampling import Serving, View
 from orderdp.scores import ScoreTable
 from orderdp.selecting import Selector
@@ -184,7 +184,20 @@ class Timeline:
         if self._epoch is not None or self.selector.total is None:
             return False
         self.clock.cut = view.cut
+        if not self.clock.kept:
+            self._check_shortest(view)
         return self.done
+
+    def _check_shortest(self, view: View) -> None:
+        """Raises, before anything is trained, where an epoch may become smaller than a step that is left out then."""
+        if view.cut is None or not view.cut[1]:
+            return
+        step, (fewest, _) = self.team.step_size(view.cut[0]), self.size_bounds(0)
+        if fewest < step:
+            raise ConfigError(
+                f"under {describe(self._policy)} an epoch may have {fewest} samples, fewer than the {step} of a step, "
+                "and smaller steps are left out. Choose a smaller batch_size, refresh more, or set drop_last=False."
+            )
 
     @property
     def _start(self) -> int:

@@ -99,16 +99,18 @@ def check_runs(runs: Sequence[Settings], place: Place) -> None:
         return
     task = place.runner().task(runs[0])
     labels = getattr(task, "labels", None)
+    pruners: list[tuple[Settings, Pruner]] = []
     for run in {replace(run, seed=0).run_id: run for run in runs}.values():
         if is_static(run.policy):
             count_kept(len(task.train_set), run.prune_ratio or 0.0)
         elif is_recorded(run.policy):
             check_task(run, task)
         else:
-            pruner = Pruner(policy_of(run), task.train_set, epochs=run.epochs, labels=labels)
-            batch_size = pruner.same_steps(run.batch_size).batch_size if run.steps == "same" else run.batch_size
-            if drops_last(task, run.drop_last):
-                check_full_batch(pruner, batch_size, run.label)
+            pruners.append((run, Pruner(policy_of(run), task.train_set, epochs=run.epochs, labels=labels)))
+    for run, pruner in pruners:
+        batch_size = pruner.same_steps(run.batch_size).batch_size if run.steps == "same" else run.batch_size
+        if drops_last(task, run.drop_last):
+            check_full_batch(pruner, batch_size, run.label)
 
 
 def finished(out: Path, settings: Settings) -> Run | None:
