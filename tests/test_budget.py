@@ -152,7 +152,7 @@ def test_a_schedule_of_exactly_so_many_steps_ends_with_the_training() -> None:
 @pytest.mark.parametrize("policy", POLICIES, ids=repr)
 @pytest.mark.filterwarnings("ignore::orderdp.errors.RealRatioWarning")
 def test_ranks_spend_a_budget_together(policy: Any, world: int, drop_last: bool) -> None:
-    n, epochs, batch_size = 97, 5, 4
+    n, epochs, batch_size = 137, 5, 4
 
     def work(group: MemoryRank) -> tuple[list[list[int]], float, dict[str, float]]:
         pruner = Pruner(policy, n, epochs=epochs, process_group=group)

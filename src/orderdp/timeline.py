@@ -193,7 +193,7 @@ class Timeline:
         if view.cut is None or not view.cut[1]:
             return
         step, (fewest, _) = self.team.step_size(view.cut[0]), self.size_bounds(0)
-        if fewest < step:
+        if 1 < fewest < step:  # 1 is what policies have that do not say
             raise ConfigError(
                 f"under {describe(self._policy)} an epoch may have {fewest} samples, fewer than the {step} of a step, "
                 "and smaller steps are left out. Choose a smaller batch_size, refresh more, or set drop_last=False."
