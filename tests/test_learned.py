@@ -33,6 +33,7 @@ from orderdp.policies import (
 )
 from orderdp.policy import Context
 from orderdp.scores import ScoreTable
+from orderdp.streaming import GrowingPruner, KeyFilter
 from orderdp.testing import check_policy
 from tests.support import draw, table_with, toy_dataset
 
@@ -410,3 +411,38 @@ def test_a_pruner_with_it_forgets_nothing_of_a_data_set() -> None:
         for index, _ in pruner.loader(dataset, batch_size=10):
             pruner.update(index, torch.zeros(len(index)))
     assert pruner.report()["coverage"] == 1.0
+
+
+# -- streams -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "policy", [Unlearned(0.5, learned=LossBelow(0.5)), SkipLearned(learned=LossBelow(0.5))], ids=repr
+)
+def test_keys_of_a_stream_are_kept_as_the_rule_says(policy) -> None:
+    keys = KeyFilter(policy, seed=1, key=lambda sample: f"sample {sample}")
+    seen: set[int] = set()
+    for _ in range(4):
+        learned, kept = {sample for sample in seen if sample < 120}, []
+        for sample in keys.one_epoch(keys.only(range(200))):
+            keys.update([f"sample {sample}"], torch.tensor([0.1 if sample < 120 else 2.0]))
+            kept.append(sample)
+        assert len(set(kept)) == len(kept)
+        seen |= set(kept)
+    others = set(range(200)) - learned
+    if isinstance(policy, SkipLearned):
+        assert len(learned) == 120
+        assert others <= set(kept)
+        assert len(set(kept) & learned) == 12
+    else:
+        assert len(kept) == 100
+        assert len(set(kept) & learned) == max(0, 100 - len(others))
+
+
+@pytest.mark.parametrize(
+    "make", [lambda policy: KeyFilter(policy, epochs=3), lambda policy: GrowingPruner(policy, 9, epochs=3)]
+)
+@pytest.mark.parametrize("policy", [Budget(0.5), UniformTail(Budget(0.5))], ids=repr)
+def test_data_without_a_known_number_of_samples_have_no_budget(make, policy) -> None:
+    with pytest.raises(ConfigError, match=r"a budget is a share of full training.*SkipLearned"):
+        make(policy)

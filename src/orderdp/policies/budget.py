@@ -14,7 +14,7 @@ from orderdp.policies.learned import SkipLearned, threshold_config
 from orderdp.policies.wrapping import Wrapping
 from orderdp.policy import Context, Policy, Selection, Table, describe, size_bounds
 
-__all__ = ["Budget"]
+__all__ = ["Budget", "refuse_budget"]
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -147,3 +147,15 @@ class Budget(Wrapping):
     def left(self, context: Context) -> int:
         """Samples that may still be trained on; one at least, so that an epoch is never empty."""
         return max(1, self.total(context.n, context.epochs) - context.trained)
+
+
+def refuse_budget(policy: object, reason: str) -> None:
+    """Raises where the policy, or one inside it, is a budget."""
+    inside = policy
+    while inside is not None:
+        if isinstance(inside, Budget):
+            raise ConfigError(
+                f"a budget is a share of full training, and {reason}, got {describe(inside)}. Use its policy without "
+                "the budget, for example orderdp.policies.SkipLearned()."
+            )
+        inside = getattr(inside, "policy", None)

@@ -13,6 +13,7 @@ import numpy as np
 
 from orderdp.checks import checked_policy
 from orderdp.errors import ConfigError
+from orderdp.policies.budget import refuse_budget
 from orderdp.policy import Context, Policy, describe, nominal_ratio
 from orderdp.streaming.fingerprints import is_drawn, share_threshold
 from orderdp.streaming.keytable import KeyTable
@@ -56,6 +57,7 @@ class KeyView:
 def checked_for_keys(policy: Policy) -> Policy:
     """A policy that can draw from keys, or an error."""
     checked_policy(policy)
+    refuse_budget(policy, "how many samples a stream has is not known before it has passed")
     if getattr(policy, "every", "epoch") == "batch":
         raise ConfigError(
             f"{describe(policy)} chooses at every step, and a stream is filtered before there are steps. "

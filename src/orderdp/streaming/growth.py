@@ -12,6 +12,7 @@ import torch
 from orderdp.checks import checked_policy
 from orderdp.errors import ConfigError, DatasetError, StateError
 from orderdp.loading import length_of
+from orderdp.policies.budget import refuse_budget
 from orderdp.policies.function_policy import Fixed
 from orderdp.policy import Context, Policy, Selection, Table, describe, nominal_ratio, size_bounds
 from orderdp.pruner import Pruner
@@ -45,6 +46,7 @@ class GrowingPruner(Pruner):
     def __init__(self, policy: Policy, dataset_or_length: Any, **options: Any) -> None:
         if options.get("labels") is not None:
             raise ConfigError("a GrowingPruner takes no labels: it would not know those of samples to come.")
+        refuse_budget(policy, "a data set that grows has no number of samples to take it of")
         self._roster = Roster(length_of(dataset_or_length))
         kind = LiveStepwise if getattr(checked_policy(policy), "every", "epoch") == "batch" else LivePolicy
         super().__init__(kind(policy, self._roster), dataset_or_length, **options)
