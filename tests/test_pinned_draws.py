@@ -1,7 +1,7 @@
 """Which samples a seed draws, and in which order: pinned by digests, through public names alone.
 
-A change of structure must leave every digest as it is. A deliberate change of what is drawn has a commit and a line under
-*Numerics* in the changelog of its own, and then ``python -m tests.test_pinned_draws`` writes the digests anew.
+A change of structure must leave every digest as it is. A deliberate change of what is drawn has a commit and a line
+under *Numerics* in the changelog of its own, and then ``python -m tests.test_pinned_draws`` writes the digests anew.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import hashlib
 import json
 import warnings
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +88,7 @@ SHARDED = ["orderdp", "orderdp, trimmed", "orderdp, mixed", "budget", "unlearned
 def losses(index: torch.Tensor, epoch: int) -> torch.Tensor:
     """Losses made of whole numbers, so that they are the same on every machine."""
     mixed = (index.long() * 2654435761 + epoch * 40503) % 65536
-    return mixed.float() / 32768 / (1 + epoch)
+    return mixed.float() / 32768 / 2**epoch
 
 
 def told(pruner: Any, index: torch.Tensor, epoch: int) -> dict[str, torch.Tensor]:
@@ -97,19 +98,17 @@ def told(pruner: Any, index: torch.Tensor, epoch: int) -> dict[str, torch.Tensor
 
 
 class Digest:
-    """What was visited, and the scalars that came of it."""
+    """What was visited, and with what weights; nothing whose last digit depends on the machine."""
 
     def __init__(self) -> None:
         self._hash = hashlib.blake2b(digest_size=8)
 
     def add(self, values: Any) -> None:
-        self._hash.update(
-            np.asarray(values).astype("<i8" if np.asarray(values).dtype.kind in "iub" else "<f4").tobytes()
-        )
+        self._hash.update(np.asarray(values, dtype="<i8").tobytes() + b";")
 
-    def batch(self, index: torch.Tensor, loss: torch.Tensor) -> None:
-        self.add(index.numpy())
-        self.add([round(float(loss), 4)])
+    def weights(self, pruner: Any) -> None:
+        report = pruner.report()
+        self.add([round(1e5 * report[f"weight_{name}"]) for name in ("min", "mean", "max")])
 
     def __str__(self) -> str:
         return self._hash.hexdigest()
@@ -125,11 +124,12 @@ def train(pruner: Any, batch_size: int, digest: Digest, *, make: Any = None, sto
     for epoch in range(pruner.epoch, EPOCHS):
         for batch in (make or pruner.batch_sampler)(batch_size):
             index = torch.tensor(batch)
-            loss = pruner.update(index, losses(index, epoch), **told(pruner, index, epoch))
-            digest.batch(index, loss)
+            pruner.update(index, losses(index, epoch), **told(pruner, index, epoch))
+            digest.add(batch)
             steps += 1
             if steps == stop:
                 return pruner.state_dict()
+        digest.weights(pruner)
     return None
 
 
@@ -159,24 +159,24 @@ def resumed() -> Iterator[tuple[str, Digest]]:
         yield f"{name}, resumed", digest
 
 
+def on_rank(group: MemoryRank, name: str, options: dict[str, Any]) -> str:
+    n = 331
+    given = {} if group.world == 1 else {"process_group": group}
+    known = {} if options.get("table") == "sharded" else {"labels": labels(n)}
+    policy = policies.build(**CONFIGS[name])
+    pruner = orderdp.Pruner(policy, n, seed=2, epochs=EPOCHS, **known, **given, **options)
+    digest = Digest()
+    train(pruner, 8, digest)
+    return str(digest)
+
+
 def together() -> Iterator[tuple[str, Digest]]:
     for world in (1, 2, 3):
         cases = [(name, {}) for name in TOGETHER]
         cases += [(name, {"table": "sharded", "sharding": how}) for name in SHARDED for how in ("exact", "stratified")]
         cases += [("orderdp", {"pad": True}), ("orderdp", {"shard": False})]
         for name, options in cases:
-            sharded = options.get("table") == "sharded"
-
-            def work(group: MemoryRank, name: str = name, options: Any = options, sharded: bool = sharded) -> str:
-                n = 331
-                given = {} if world == 1 else {"process_group": group}
-                known = {} if sharded else {"labels": labels(n)}
-                policy = policies.build(**CONFIGS[name])
-                pruner = orderdp.Pruner(policy, n, seed=2, epochs=EPOCHS, **known, **given, **options)
-                digest = Digest()
-                train(pruner, 8, digest)
-                return str(digest)
-
+            work = partial(on_rank, name=name, options=options)
             digest = Digest()
             for part in all_fine(in_threads(world, work, kind=FullRank)):
                 digest.add(np.frombuffer(bytes.fromhex(part), dtype=np.int64))
@@ -234,13 +234,23 @@ def test_every_policy_with_a_name_is_pinned() -> None:
 
 
 def test_the_digest_sees_an_order_and_a_weight() -> None:
-    def of(*batches: tuple[list[int], float]) -> str:
+    def of(*batches: list[int]) -> str:
         digest = Digest()
-        for indices, loss in batches:
-            digest.batch(torch.tensor(indices), torch.tensor(loss))
+        for batch in batches:
+            digest.add(batch)
         return str(digest)
 
-    assert len({of(([1, 2], 0.5)), of(([2, 1], 0.5)), of(([1, 2], 0.6)), of(([1], 0.5), ([2], 0.5))}) == 4
+    assert len({of([1, 2]), of([2, 1]), of([1], [2]), of([1, 2], [])}) == 4
+
+    def with_weights(name: str) -> str:
+        digest = Digest()
+        pruner = made(name, 20, 0)
+        pruner.observe(torch.arange(20), losses(torch.arange(20), 0))
+        next(iter(pruner.batch_sampler(4)))
+        digest.weights(pruner)
+        return str(digest)
+
+    assert with_weights("unlearned") != with_weights("orderdp, unbiased")
 
 
 if __name__ == "__main__":
