@@ -23,6 +23,8 @@ def run(code: str) -> str:
 
 def test_the_public_names_are_these_and_all_of_them_exist() -> None:
     assert sorted(orderdp.__all__) == [
+        "Advice",
+        "Budget",
         "Column",
         "Context",
         "Indexed",
@@ -30,7 +32,9 @@ def test_the_public_names_are_these_and_all_of_them_exist() -> None:
         "Policy",
         "Pruner",
         "Selection",
+        "Unlearned",
         "__version__",
+        "advise",
         "alternate_flip",
         "coresets",
         "diagnostics",

@@ -1,0 +1,333 @@
+"""Advice on what can be pruned: counts against a slow restatement, and words that claim no more than the counts."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn import functional as F
+
+import orderdp
+from orderdp import Budget, OrderDP, Pruner, Unlearned, advise
+from orderdp.advice import Advice
+from orderdp.errors import ConfigError
+from orderdp.losses import smallest_loss
+from orderdp.policies import UCB, FullData, LossBelow, LossShare, Probability, RelativeLoss, SkipLearned
+from orderdp.streaming import GrowingPruner
+from orderdp.theory import gradient_bound, skip_bias_bound
+
+LOSSES = st.lists(
+    st.sampled_from([0.0, 0.01, 0.05, 0.1, 0.11, 0.5, 2.0, math.inf]) | st.floats(0, 5), min_size=1, max_size=60
+)
+
+
+def told(advice: Advice) -> str:
+    """The words in one line."""
+    return " ".join(str(advice).split())
+
+
+def trained(n: int, learned: int, *, seen: int | None = None, epochs: int = 1, policy: object = None) -> Pruner:
+    """A pruner of which so many samples have been seen, and so many of those are learned."""
+    pruner = Pruner(FullData() if policy is None else policy, n, epochs=10)
+    losses = torch.cat((torch.full((learned,), 0.05), torch.full((n - learned,), 1.0)))[: n if seen is None else seen]
+    for _ in range(epochs):
+        for batch in pruner.batch_sampler(n):
+            index = torch.as_tensor(batch)
+            index = index[index < len(losses)]
+            pruner.update(index, losses[index])
+        pruner.end_epoch()
+    return pruner
+
+
+# -- the counts --------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=200, deadline=None)
+@given(LOSSES, st.sampled_from([0.5, 0.9, 0.99]), st.sampled_from([0.0, 0.1, 0.5]))
+def test_the_numbers_are_those_of_a_count_by_hand(losses, probability, refresh) -> None:
+    advice = advise(np.array(losses), learned=probability, refresh=refresh)
+    learned = seen = 0
+    at = dict.fromkeys((0.5, 0.8, 0.9, 0.95, 0.99), 0)
+    for loss in losses:
+        seen += math.isfinite(loss)
+        learned += loss <= -math.log(probability)
+        for level in at:
+            at[level] += loss <= -math.log(level)
+    assert (advice.samples, advice.seen) == (len(losses), seen)
+    assert advice.learned == learned / len(losses)
+    assert advice.saving == pytest.approx((1 - refresh) * learned / len(losses))
+    assert advice.learned_at == tuple((level, count / len(losses)) for level, count in at.items())
+    assert advice.threshold == -math.log(probability)
+    assert advice.gradient_bound == pytest.approx(advice.saving * math.sqrt(2) * (1 - probability))
+
+
+@settings(max_examples=100, deadline=None)
+@given(LOSSES)
+def test_quantiles_are_of_the_seen_losses(losses) -> None:
+    advice = advise(np.array(losses))
+    ordered = sorted(loss for loss in losses if math.isfinite(loss))
+    if not ordered:
+        assert advice.quantiles == ()
+        return
+    for share, loss in advice.quantiles:
+        place = share * (len(ordered) - 1)
+        below, above = ordered[math.floor(place)], ordered[math.ceil(place)]
+        assert loss == pytest.approx(below + (place - math.floor(place)) * (above - below))
+    assert [share for share, _ in advice.quantiles] == [0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0]
+
+
+def test_the_bound_holds_for_the_gradients_of_a_model() -> None:
+    """By autograd: what is left out of the mean gradient in the logits has at most that norm."""
+    generator = torch.Generator().manual_seed(0)
+    logits = (4 * torch.randn(500, 5, generator=generator)).double().requires_grad_()
+    targets = logits.argmax(1).where(torch.arange(500) % 5 > 0, torch.randint(0, 5, (500,), generator=generator))
+    losses = F.cross_entropy(logits, targets, reduction="none")
+    (gradients,) = torch.autograd.grad(losses.sum(), logits)
+    advice = advise(losses, refresh=0.0)
+    left_out = gradients[losses <= advice.threshold]
+    assert advice.learned == len(left_out) / 500 > 0.1
+    assert 0 < (left_out.sum(0) / 500).norm().item() <= left_out.norm(dim=1).sum().item() / 500
+    assert left_out.norm(dim=1).sum().item() / 500 <= advice.gradient_bound
+
+
+def test_a_pruner_and_its_losses_give_the_same_advice() -> None:
+    pruner = trained(200, 80, seen=150, epochs=2)
+    advice = advise(pruner)
+    assert advice == dataclasses.replace(advise(pruner.scores), age=advice.age)
+    assert advice.learned == pruner.report()["learned"] == 80 / 200
+    assert advice.age == pruner.report()["staleness"] == 1.0
+    assert advise(pruner.scores.numpy()) == advise(pruner.scores) == advise(pruner.scores.tolist())
+
+
+def test_asking_changes_nothing() -> None:
+    pruner = trained(50, 20)
+    before = str(pruner.state_dict())
+    advise(pruner)
+    assert str(pruner.state_dict()) == before
+
+
+def test_samples_that_were_removed_do_not_count() -> None:
+    pruner = GrowingPruner(FullData(), 10)
+    pruner.observe(torch.arange(10), torch.tensor([0.01] * 4 + [1.0] * 6))
+    pruner.remove([0, 1, 4])
+    advice = advise(pruner)
+    assert (advice.samples, advice.learned) == (7, 2 / 7)
+
+
+def test_the_bound_is_the_one_of_the_theory_with_label_smoothing_too() -> None:
+    floor = smallest_loss(0.1, classes=10)
+    losses = floor + np.array([0.0, 0.05, 0.1, 0.2, 3.0])
+    advice = advise(losses, learned=Probability(0.9, floor=floor))
+    assert advice.learned == 3 / 5
+    assert advice.threshold == pytest.approx(floor - math.log(0.9))
+    assert advice.gradient_bound == skip_bias_bound(advice.threshold, 3 / 5, 0.1, floor)
+    assert advice.gradient_bound == pytest.approx(0.9 * 0.6 * math.sqrt(2 * -math.log(0.9)))
+
+
+def test_other_thresholds_count_and_claim_no_bound() -> None:
+    losses = np.array([0.1, 0.2, 0.3, 5.0])
+    for rule in (LossBelow(0.25), LossShare(0.1)):
+        advice = advise(losses, learned=rule)
+        assert advice.learned == 0.5
+        assert (advice.gradient_bound, advice.learned_at) == (None, ())
+        assert "gradient" not in told(advice).split("What to write")[0].replace("No bound on the gradient", "")
+        assert f"orderdp.policies.{rule!r}" in told(advice)
+    pruner = Pruner(SkipLearned(learned=RelativeLoss(0.5)), 4)
+    for losses in ([4.0, 4.0, 4.0, 4.0], [1.0, 2.0, 3.0, 4.0]):
+        next(iter(pruner.batch_sampler(4)))
+        pruner.update([0, 1, 2, 3], torch.tensor(losses))
+    assert advise(pruner, learned=RelativeLoss(0.5)).learned == 0.5
+
+
+# -- the words ---------------------------------------------------------------------------------------------------------
+
+
+def test_where_much_is_learned_it_says_how_much_and_what_to_write() -> None:
+    advice = advise(trained(10_000, 3_800))
+    text = told(advice)
+    assert text.startswith("38 % of 10,000 samples are learned (the right class has probability >= 0.9).")
+    assert "changes the mean gradient in the logits by at most 0.0484, on average over draws." in text
+    assert "up to about 34 % of an epoch" in text
+    assert "beyond that you pay as with fewer epochs" in text
+    assert "1.0 epochs old on average" in text
+    assert advice.suggestions == ("orderdp.Budget(0.66)", "orderdp.Unlearned(0.34, refresh=0.1)")
+    assert all(line in text for line in advice.suggestions)
+
+
+@given(st.integers(0, 100), st.sampled_from([0.5, 0.9, 0.95]), st.sampled_from([0.0, 0.001, 0.1, 0.3, 0.99]))
+@settings(max_examples=100, deadline=None)
+def test_what_to_write_can_be_written_and_leaves_out_learned_samples_only(learned, probability, refresh) -> None:
+    losses = np.array([0.001] * learned + [3.0] * (100 - learned))
+    advice = advise(losses, learned=probability, refresh=refresh)
+    for line in advice.suggestions:
+        policy = eval(line, {"orderdp": orderdp})
+        assert isinstance(policy, Budget | Unlearned)
+        inner = policy.policy if isinstance(policy, Budget) else policy
+        assert inner.learned == Probability(probability)
+        assert inner.refresh == refresh
+        left_out = 1 - policy.share if isinstance(policy, Budget) else policy.prune_ratio
+        assert advice.saving - 0.01 - 1e-9 <= left_out <= advice.saving + 1e-9
+    if learned < 10:
+        assert advice.suggestions == ()
+
+
+def test_what_to_write_has_the_threshold_it_was_asked_with() -> None:
+    rule = Probability(0.95, floor=0.5)
+    advice = advise(np.full(20, 0.52), learned=rule, refresh=0.2)
+    policy = eval(advice.suggestions[0], {"orderdp": orderdp})
+    assert policy == Budget(0.2, learned=rule, refresh=0.2)
+
+
+@pytest.mark.parametrize("learned", [0, 1, 9])
+def test_where_few_are_learned_it_says_so_and_suggests_nothing(learned: int) -> None:
+    advice = advise(trained(100, learned))
+    text = told(advice)
+    assert text.startswith(f"{learned} % of 100 samples are learned")
+    assert "nothing to leave out yet: train for fewer epochs instead, or ask again later." in text
+    assert ("next to nothing" in text) == (learned > 0)
+    assert "Budget" not in text
+    assert advice.suggestions == ()
+    assert "nothing to leave out" not in told(advise(trained(100, 10)))
+
+
+def test_where_nothing_was_seen_it_says_only_that() -> None:
+    for source in (Pruner(OrderDP(0.4), 1000), np.full(1000, np.inf)):
+        advice = advise(source)
+        assert told(advice) == "None of the 1,000 samples has a loss yet. Train for an epoch, then ask again."
+        assert (advice.seen, advice.learned, advice.saving, advice.gradient_bound) == (0, 0.0, 0.0, 0.0)
+        assert (advice.age, advice.quantiles) == (None, ())
+
+
+def test_unseen_samples_count_as_not_learned_and_that_is_said() -> None:
+    assert "Losses of 600 are known; the others count as not learned." in told(advise(trained(1000, 500, seen=600)))
+    assert "are known" not in told(advise(trained(1000, 500)))
+
+
+def test_where_all_is_learned_nothing_more_is_promised() -> None:
+    advice = advise(trained(1000, 1000))
+    text = told(advice)
+    assert text.startswith("100 % of 1,000 samples are learned")
+    assert "up to about 90 % of an epoch" in text
+    assert advice.suggestions[0] == "orderdp.Budget(0.1)"
+    assert "the first epochs of a new training usually have less to leave out" in text
+
+
+@pytest.mark.parametrize("learned", [0, 50, 400, 1000])
+def test_accuracy_is_never_promised(learned: int) -> None:
+    text = told(advise(trained(1000, learned)))
+    promised = text.replace("This says nothing about accuracy", "")
+    assert "accuracy" not in promised
+    assert "lossless" not in text
+    assert ("This says nothing about accuracy" in text) == (learned >= 100)
+
+
+def test_shares_that_are_not_whole_are_not_rounded_to_all_or_nothing() -> None:
+    def first(learned: int) -> str:
+        return told(advise(np.array([0.01] * learned + [2.0] * (10_000 - learned)))).split(" of 10,000")[0]
+
+    assert [first(count) for count in (0, 1, 20, 9_980, 9_999, 10_000)] == [
+        "0 %",
+        "Below 0.1 %",
+        "0.2 %",
+        "99.8 %",
+        "Above 99.9 %",
+        "100 %",
+    ]
+
+
+@given(st.integers(100, 1000), st.floats(0.01, 0.99))
+@settings(max_examples=100, deadline=None)
+def test_a_bound_is_never_shown_smaller_than_it_is(learned, probability) -> None:
+    losses = np.array([1e-9] * learned + [9.0] * (1000 - learned))
+    advice = advise(losses, learned=probability)
+    shown = float(told(advice).split("at most ")[1].split(",")[0])
+    assert advice.gradient_bound <= shown <= 1.02 * advice.gradient_bound
+
+
+def test_old_losses_are_called_old() -> None:
+    pruner = trained(100, 50, epochs=1)
+    for _ in range(5):  # only one sample is seen again
+        next(iter(pruner.batch_sampler(100)))
+        pruner.update([0], torch.tensor([0.05]))
+        pruner.end_epoch()
+    advice = advise(pruner)
+    assert advice.age == pruner.report()["staleness"] > 4
+    text = told(advice)
+    assert f"the stored ones are {advice.age:.1f} epochs old on average" in text
+    assert "pruner.observe(index, losses)" in text
+    assert "pruner.observe" not in told(advise(trained(100, 50)))
+    assert "how old these are is not known" in told(advise(pruner.scores))
+
+
+def test_with_label_smoothing_no_probability_is_claimed() -> None:
+    floor = smallest_loss(0.1, classes=10)
+    text = told(advise(np.full(100, floor + 0.01), learned=Probability(0.9, floor=floor)))
+    assert text.startswith(
+        "100 % of 100 samples are learned (loss at most 0.606, 0.105 above the smallest there can be)."
+    )
+    assert "probability" not in text.split(").")[0]
+
+
+def test_where_nothing_is_learned_label_smoothing_that_was_not_told_is_thought_of() -> None:
+    text = told(advise(np.full(100, 0.6)))
+    assert "The smallest loss is 0.6." in text
+    assert "label smoothing" in text
+    assert "label smoothing" not in told(advise(np.array([0.01] * 5 + [0.6] * 95)))
+
+
+def test_averages_are_not_taken_for_last_losses() -> None:
+    pruner = Pruner(UCB(prune_ratio=0.3), 100)
+    pruner.observe(torch.arange(100), torch.full((100,), 0.01))
+    advice = advise(pruner)
+    assert advice.averaged
+    assert "running averages" in told(advice)
+    assert "running averages" not in told(advise(trained(100, 50)))
+
+
+# -- bad input ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "message"),
+    [
+        (np.zeros((3, 2)), {}, r"one loss for each sample, got shape \(3, 2\)"),
+        (np.zeros(0), {}, r"one loss for each sample, got shape \(0,\)"),
+        (np.array([0.1, np.nan]), {}, "got 1 of 2 that is NaN"),
+        (np.array(["a"]), {}, "must be numbers"),
+        (np.array([True, False]), {}, "must be numbers"),
+        ("losses.npy", {}, "a Pruner, or one loss for each sample.*got str"),
+        (None, {}, "a Pruner, or one loss for each sample.*got NoneType"),
+        (np.array([0.1, -0.5]), {}, "cross-entropy is never below 0.*-0.5.*LossBelow"),
+        (np.array([0.1, 2.0]), {"learned": Probability(0.9, floor=0.5)}, "never below 0.5.*0.1"),
+        (np.ones(3), {"learned": 90}, "must be in \\(0, 1\\), got 90"),
+        (np.ones(3), {"learned": "most"}, "learned must be the probability"),
+        (np.ones(3), {"refresh": 10}, "refresh must be in \\[0, 1\\), got 10. It is a fraction"),
+        (np.ones(3), {"refresh": 1}, "refresh must be in \\[0, 1\\), got 1"),
+        (np.ones(3), {"learned": RelativeLoss(0.1)}, "first losses"),
+    ],
+)
+def test_bad_input_is_named(source, options, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        advise(source, **options)
+
+
+def test_rounding_below_the_smallest_loss_is_no_error() -> None:
+    floor = smallest_loss(0.1, classes=10)
+    losses = torch.full((10,), floor).bfloat16()
+    assert losses[0].item() != floor
+    assert advise(losses, learned=Probability(0.9, floor=floor)).learned == 1
+    assert advise(torch.tensor([-1e-7, 1.0])).learned == 0.5
+
+
+def test_advice_is_a_value() -> None:
+    advice = advise(np.array([0.01, 2.0]))
+    assert advice == advise(np.array([0.01, 2.0]))
+    assert hash(advice) == hash(advise(np.array([0.01, 2.0])))
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        advice.learned = 1.0  # type: ignore[misc]
+    assert advice.gradient_bound == pytest.approx(0.45 * gradient_bound(-math.log(0.9)))
