@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,13 +17,15 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 import orderdp
-from orderdp import Budget, OrderDP, Pruner, Unlearned, advise
+from orderdp import Budget, OrderDP, Pruner, Unlearned, advise, save_checkpoint
 from orderdp.advice import Advice
+from orderdp.cli import main
 from orderdp.errors import ConfigError
 from orderdp.losses import smallest_loss
 from orderdp.policies import UCB, FullData, LossBelow, LossShare, Probability, RelativeLoss, SkipLearned
 from orderdp.streaming import GrowingPruner
 from orderdp.theory import gradient_bound, skip_bias_bound
+from tests.runs import full, run, write
 
 LOSSES = st.lists(
     st.sampled_from([0.0, 0.01, 0.05, 0.1, 0.11, 0.5, 2.0, math.inf]) | st.floats(0, 5), min_size=1, max_size=60
@@ -331,3 +337,161 @@ def test_advice_is_a_value() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         advice.learned = 1.0  # type: ignore[misc]
     assert advice.gradient_bound == pytest.approx(0.45 * gradient_bound(-math.log(0.9)))
+
+
+# -- the command -------------------------------------------------------------------------------------------------------
+
+
+def say(capsys: pytest.CaptureFixture, *arguments: object) -> str:
+    assert main(["advise", *map(str, arguments)]) == 0
+    return capsys.readouterr().out
+
+
+def complaint(capsys: pytest.CaptureFixture, *arguments: object) -> str:
+    assert main(["advise", *map(str, arguments)]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("orderdp advise: ")
+    assert captured.err.count("\n") == 1
+    return captured.err
+
+
+def test_a_checkpoint_says_what_its_pruner_would(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    pruner = trained(1000, 380)
+    path = tmp_path / "run.pt"
+    save_checkpoint(path, {"model": {"weight": torch.zeros(3)}, "deep": [{"callbacks": {"a": pruner.state_dict()}}]})
+    assert say(capsys, path) == f"{advise(pruner)}\n"
+    assert (
+        say(capsys, path, "--learned", "0.99", "--refresh", "0.2") == f"{advise(pruner, learned=0.99, refresh=0.2)}\n"
+    )
+    torch.save(pruner.state_dict(), path)
+    assert say(capsys, path) == f"{advise(pruner)}\n"
+    torch.save({"pruner": pruner.state_dict()}, path, _use_new_zipfile_serialization=False)
+    assert say(capsys, path) == f"{advise(pruner)}\n"
+
+
+def test_removed_samples_and_averages_are_known_from_a_checkpoint_too(tmp_path: Path, capsys) -> None:
+    pruner = GrowingPruner(UCB(prune_ratio=0.2), 10)
+    pruner.observe(torch.arange(10), torch.tensor([0.01] * 4 + [1.0] * 6))
+    pruner.remove([0, 1, 4])
+    save_checkpoint(tmp_path / "run.pt", {"pruner": pruner.state_dict()})
+    assert say(capsys, tmp_path / "run.pt") == f"{advise(pruner)}\n"
+    assert advise(pruner).averaged
+
+
+def test_files_of_losses_are_read(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    losses = np.array([0.01] * 40 + [1.0] * 60)
+    np.save(tmp_path / "a.npy", losses)
+    np.savez(tmp_path / "b.npz", losses=losses, labels=np.zeros(100))
+    np.savez(tmp_path / "c.npz", whatever=losses)
+    for name in ("a.npy", "b.npz", "c.npz"):
+        assert say(capsys, tmp_path / name) == f"{advise(losses)}\n"
+
+
+def test_label_smoothing_moves_the_threshold(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    floor = smallest_loss(0.1, classes=10)
+    np.save(tmp_path / "a.npy", np.full(10, floor + 0.01))
+    options = ("--label-smoothing", "0.1", "--classes", "10")
+    expected = advise(np.full(10, floor + 0.01), learned=Probability(0.9, floor=floor))
+    assert say(capsys, tmp_path / "a.npy", *options) == f"{expected}\n"
+    assert "give both" in complaint(capsys, tmp_path / "a.npy", *options[:2])
+    assert "give both" in complaint(capsys, tmp_path / "a.npy", *options[2:])
+
+
+def test_as_json_it_is_the_advice(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    losses = np.array([0.01] * 40 + [1.0] * 59 + [np.inf])
+    np.save(tmp_path / "a.npy", losses)
+    told = json.loads(say(capsys, tmp_path / "a.npy", "--json"))
+    advice = advise(losses)
+    assert told == json.loads(json.dumps(advice.as_dict(), allow_nan=False))
+    assert (told["samples"], told["seen"], told["learned"]) == (100, 99, 0.4)
+    assert told["suggestions"] == list(advice.suggestions)
+    assert told["learned_at"]["0.9"] == 0.4
+    assert told["quantiles"]["0.5"] == 1.0
+    assert told["age"] is None
+    np.save(tmp_path / "a.npy", np.full(3, np.inf))
+    assert json.loads(say(capsys, tmp_path / "a.npy", "--json"))["seen"] == 0
+
+
+def test_a_folder_of_runs_says_the_share_of_each_epoch(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    write(tmp_path, [full(90.0)], learned=0.4)
+    write(tmp_path, [run(90.0)], learned=0.05)
+    out = " ".join(say(capsys, tmp_path).split())
+    assert "Full data" in out
+    assert "OrderDP 40 %" in out
+    assert "up to about 36 % of an epoch" in out
+    assert "nothing to leave out yet" in out
+    told = json.loads(say(capsys, tmp_path, "--json", "--refresh", "0.5"))
+    assert [(each["label"], each["learned"], each["saving"]) for each in told["runs"]] == [
+        ("Full data", 0.4, 0.2),
+        ("OrderDP 40 %", 0.05, 0.025),
+    ]
+    assert [each["epoch"] for each in told["runs"][0]["epochs"]] == [1, 2, 3]
+    assert {each["learned"] for each in told["runs"][0]["epochs"]} == {0.4}
+
+
+def test_records_without_shares_say_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    write(tmp_path / "old", [full(90.0)])
+    assert "an earlier version" in complaint(capsys, tmp_path / "old")
+    write(tmp_path / "some", [full(90.0)], learned=0.4)
+    write(tmp_path / "some", [run(90.0)])
+    out = " ".join(say(capsys, tmp_path / "some").split())
+    assert "up to about 36 %" in out
+    assert "OrderDP 40 %, seed 0: its records hold no learned share" in out
+    write(tmp_path / "begun", [dataclasses.replace(full(90.0), summary=None)], epochs=0)
+    assert "no epoch has come to its end" in complaint(capsys, tmp_path / "begun")
+
+
+def test_what_needs_losses_is_refused_of_records(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    write(tmp_path, [full(90.0)], learned=0.4)
+    for options in (("--learned", "0.8"), ("--label-smoothing", "0.1", "--classes", "10")):
+        assert "records hold shares, not losses" in complaint(capsys, tmp_path, *options)
+
+
+def test_a_path_that_holds_no_losses_is_refused_with_words(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    assert "there is no file or folder" in complaint(capsys, tmp_path / "nowhere.pt")
+    assert "no records in" in complaint(capsys, tmp_path)
+    (tmp_path / "junk.pt").write_bytes(b"junk")
+    assert "no checkpoint that can be read" in complaint(capsys, tmp_path / "junk.pt")
+    (tmp_path / "junk.npy").write_bytes(b"junk")
+    assert "cannot be read" in complaint(capsys, tmp_path / "junk.npy")
+    np.save(tmp_path / "objects.npy", np.array([{}], dtype=object))
+    assert "cannot be read" in complaint(capsys, tmp_path / "objects.npy")
+    np.savez(tmp_path / "several.npz", a=np.ones(2), b=np.ones(2))
+    assert "an array 'losses'" in complaint(capsys, tmp_path / "several.npz")
+    save_checkpoint(tmp_path / "model.pt", {"model": {"weight": torch.zeros(3)}})
+    assert "holds no state of a Pruner" in complaint(capsys, tmp_path / "model.pt")
+    state = trained(10, 5).state_dict()
+    save_checkpoint(tmp_path / "two.pt", {"a": state, "b": state})
+    assert "holds the states of 2 pruners" in complaint(capsys, tmp_path / "two.pt")
+    save_checkpoint(tmp_path / "new.pt", {"pruner": {**state, "version": 99}})
+    assert "version 99" in complaint(capsys, tmp_path / "new.pt")
+    save_checkpoint(tmp_path / "damaged.pt", {"pruner": {**state, "table": {}}})
+    assert "damaged" in complaint(capsys, tmp_path / "damaged.pt")
+
+
+def test_parts_of_several_processes_are_refused_with_words(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    state = trained(10, 5).state_dict()
+    save_checkpoint(tmp_path / "part.pt", {"pruner": {**state, "group": {"rank": 0, "world_size": 2}}})
+    assert "pruner.sync()" in complaint(capsys, tmp_path / "part.pt")
+    sharded = Pruner(OrderDP(0.4), 10, table="sharded")
+    sharded.observe(torch.arange(10), torch.full((10,), 0.01))
+    assert advise(sharded).learned == 1
+    state = sharded.state_dict()
+    save_checkpoint(tmp_path / "whole.pt", {"pruner": state})
+    assert "100 % of 10 samples" in say(capsys, tmp_path / "whole.pt")
+    state["timeline"]["shard"]["world_size"] = 4
+    save_checkpoint(tmp_path / "shard.pt", {"pruner": state})
+    assert "one of 4 parts" in complaint(capsys, tmp_path / "shard.pt")
+
+
+def test_help_loads_neither_torch_nor_numpy() -> None:
+    code = """
+import sys
+from orderdp.cli import main
+try: main(["advise", "--help"])
+except SystemExit: pass
+print("torch" in sys.modules, "numpy" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
+    assert done.stdout.split()[-2:] == ["False", "False"]
