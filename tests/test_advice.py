@@ -419,8 +419,11 @@ def test_a_folder_of_runs_says_the_share_of_each_epoch(tmp_path: Path, capsys: p
     out = " ".join(say(capsys, tmp_path).split())
     assert "Full data" in out
     assert "OrderDP 40 %" in out
-    assert "up to about 36 % of an epoch" in out
-    assert "nothing to leave out yet" in out
+    assert "1: 40 %, 2: 40 %, 3: 40 % 36 %" in out
+    assert "1: 5 %, 2: 5 %, 3: 5 % Savings" in out
+    assert "beyond that you pay as with fewer epochs" in out
+    assert "Where less than 10 % are learned: Pruning by loss has next to nothing to leave out yet" in out
+    assert "The shares say nothing about accuracy" in out
     told = json.loads(say(capsys, tmp_path, "--json", "--refresh", "0.5"))
     assert [(each["label"], each["learned"], each["saving"]) for each in told["runs"]] == [
         ("Full data", 0.4, 0.2),
@@ -436,7 +439,9 @@ def test_records_without_shares_say_what_to_do(tmp_path: Path, capsys: pytest.Ca
     write(tmp_path / "some", [full(90.0)], learned=0.4)
     write(tmp_path / "some", [run(90.0)])
     out = " ".join(say(capsys, tmp_path / "some").split())
-    assert "up to about 36 %" in out
+    assert "3: 40 % 36 %" in out
+    assert "not recorded" in out
+    assert "nothing to leave out" not in out
     assert "OrderDP 40 %, seed 0: its records hold no learned share" in out
     write(tmp_path / "begun", [dataclasses.replace(full(90.0), summary=None)], epochs=0)
     assert "no epoch has come to its end" in complaint(capsys, tmp_path / "begun")

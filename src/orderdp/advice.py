@@ -21,7 +21,7 @@ from orderdp.policy import describe
 from orderdp.pruner import Pruner
 from orderdp.theory.learned import skip_bias_bound
 
-__all__ = ["FEW", "Advice", "StoredLosses", "advise", "as_percent", "little_to_leave_out", "where_savings_end"]
+__all__ = ["FEW", "Advice", "StoredLosses", "advise", "as_percent", "little_to_leave_out", "whole_percent"]
 
 #: Below this share of learned samples nothing is suggested.
 FEW = 0.1
@@ -97,7 +97,7 @@ class Advice:
     @property
     def suggestions(self) -> tuple[str, ...]:
         """Policies that leave out about that much and no more, as one would write them; none where few are learned."""
-        if self.learned < FEW or _whole_percent(self.saving) < 1:
+        if self.learned < FEW or whole_percent(self.saving) < 1:
             return ()
         given = {"learned": _written(self.rule)} if self.rule != Probability() else {}
         refreshed = {"refresh": repr(self.refresh)} if self.refresh else {}
@@ -166,7 +166,8 @@ class Advice:
             bound = f"Leaving out {which} changes the mean gradient in the logits by at most {most}."
         return [
             bound,
-            where_savings_end(self.saving),
+            f"Savings up to about {whole_percent(self.saving)} % of an epoch come from samples that are learned; "
+            "beyond that you pay as with fewer epochs.",
             "The share is that of now; the first epochs of a new training usually have less to leave out.",
         ]
 
@@ -266,18 +267,10 @@ def little_to_leave_out(learned: float) -> str:
     )
 
 
-def where_savings_end(saving: float) -> str:
-    """What is said where enough are learned."""
-    return (
-        f"Savings up to about {_whole_percent(saving)} % of an epoch come from samples that are learned; beyond that "
-        "you pay as with fewer epochs."
-    )
-
-
-def _whole_percent(saving: float) -> int:
+def whole_percent(saving: float) -> int:
     """A share in whole percent, never more than it is.
 
-    >>> _whole_percent(0.349), _whole_percent(0.29)
+    >>> whole_percent(0.349), whole_percent(0.29)
     (34, 29)
     """
     return math.floor(100 * saving + 1e-6)
@@ -285,7 +278,7 @@ def _whole_percent(saving: float) -> int:
 
 def _left_out(saving: float) -> int:
     """The same for a policy, which must keep something."""
-    return min(99, _whole_percent(saving))
+    return min(99, whole_percent(saving))
 
 
 def _rounded_up(bound: float) -> str:

@@ -119,25 +119,26 @@ def _told(run: Run, refresh: float) -> dict[str, Any]:
 
 
 def _show_runs(runs: list[Run], told: list[dict[str, Any]]) -> None:
-    from orderdp.advice import FEW, as_percent, little_to_leave_out, where_savings_end
+    from orderdp.advice import FEW, as_percent, little_to_leave_out, whole_percent
     from orderdp.report.tables import show
 
     rows = []
     for each in told:
-        epochs = each["epochs"]
+        epochs, last = each["epochs"], each["learned"]
         step = max(1, -(-len(epochs) // _SHOWN))
         shown = epochs[::-1][::step][::-1]
         shares = ", ".join(f"{epoch['epoch']}: {as_percent(epoch['learned'])}" for epoch in shown)
-        rows.append((f"{each['label']}, seed {each['seed']}", shares or "not recorded"))
-    show("Share of samples learned after each epoch", ("", "epoch: share"), rows)
+        left_out = "" if last is None or last < FEW else f"{whole_percent(each['saving'])} %"
+        rows.append((f"{each['label']}, seed {each['seed']}", shares or "not recorded", left_out))
+    show("Samples learned after each epoch, and what the next can leave out", ("", "epoch: share", "up to"), rows)
+    shares = [each["learned"] for each in told if each["learned"] is not None]
+    if max(shares) >= FEW:
+        say("Savings up to that come from samples that are learned; beyond that you pay as with fewer epochs.")
+    if min(shares) < FEW:
+        say(f"Where less than {as_percent(FEW)} are learned: {little_to_leave_out(min(shares))}")
     for run, each in zip(runs, told, strict=True):
-        name = f"{each['label']}, seed {each['seed']}"
         if each["learned"] is None:
-            say(f"{name}: {_missing(run)}")
-        elif each["learned"] < FEW:
-            say(f"{name}: {little_to_leave_out(each['learned'])}")
-        else:
-            say(f"{name}: {where_savings_end(each['saving'])}")
+            say(f"{each['label']}, seed {each['seed']}: {_missing(run)}")
     say(
         "Samples are learned by the threshold of the run's policy and the losses it had stored, which may be some "
         "epochs old. The shares say nothing about accuracy."
