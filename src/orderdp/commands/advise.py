@@ -131,11 +131,11 @@ def _show_runs(runs: list[Run], told: list[dict[str, Any]]) -> None:
         left_out = "" if last is None or last < FEW else f"{whole_percent(each['saving'])} %"
         rows.append((f"{each['label']}, seed {each['seed']}", shares or "not recorded", left_out))
     show("Samples learned after each epoch, and what the next can leave out", ("", "epoch: share", "up to"), rows)
-    shares = [each["learned"] for each in told if each["learned"] is not None]
-    if max(shares) >= FEW:
+    known = [each["learned"] for each in told if each["learned"] is not None]
+    if max(known) >= FEW:
         say("Savings up to that come from samples that are learned; beyond that you pay as with fewer epochs.")
-    if min(shares) < FEW:
-        say(f"Where less than {as_percent(FEW)} are learned: {little_to_leave_out(min(shares))}")
+    if min(known) < FEW:
+        say(f"Where less than {as_percent(FEW)} are learned: {little_to_leave_out(min(known))}")
     for run, each in zip(runs, told, strict=True):
         if each["learned"] is None:
             say(f"{each['label']}, seed {each['seed']}: {_missing(run)}")
