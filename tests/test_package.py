@@ -23,6 +23,7 @@ def run(code: str) -> str:
 
 def test_the_public_names_are_these_and_all_of_them_exist() -> None:
     assert sorted(orderdp.__all__) == [
+        "Advice",
         "Budget",
         "Column",
         "Context",
@@ -33,6 +34,7 @@ def test_the_public_names_are_these_and_all_of_them_exist() -> None:
         "Selection",
         "Unlearned",
         "__version__",
+        "advise",
         "alternate_flip",
         "coresets",
         "diagnostics",

@@ -20,7 +20,7 @@ from orderdp.report import command
 from orderdp.report.command import export_charts, markdown_report, report_command
 from orderdp.report.page import write_report
 from orderdp.report.run_charts import charts
-from orderdp.report.run_data import time_unit, usage_shares
+from orderdp.report.run_data import full_epoch, time_unit, usage_shares
 from orderdp.report.run_tables import headline
 from orderdp.report.series import series
 from orderdp.report.tables import show
@@ -409,3 +409,64 @@ def test_the_time_to_accuracy_is_cumulative_and_counts_the_proxy() -> None:
     values = chart.chart.to_dict()["data"]["values"]
     cost = EPOCH["training_seconds"] + EPOCH["selection_seconds"] + EPOCH["overhead_seconds"]
     assert [value["seconds"] for value in values] == pytest.approx([100 + cost, 100 + 2 * cost, 100 + 3 * cost])
+
+
+def learned_chart(runs: list[Run]) -> dict[str, Any] | None:
+    found = [chart for chart in charts(compare(runs)) if chart.name == "learned"]
+    return found[0].chart.to_dict() if found else None
+
+
+def with_shares(each: Run, samples: list[int], shares: list[float | None]) -> Run:
+    numbers = enumerate(zip(samples, shares, strict=True), start=1)
+    each.epochs = [
+        {**EPOCH, "epoch": epoch, "samples": count, **({} if share is None else {"learned": share})}
+        for epoch, (count, share) in numbers
+    ]
+    return each
+
+
+def test_the_share_of_learned_samples_is_drawn_against_what_full_data_would_have_cost() -> None:
+    """Full data cost 10,000 samples in 10 epochs; two seeds of a method, with epochs of their own sizes."""
+    runs = [with_shares(full(90.0), [1000, 1000], [0.1, 0.3])]
+    runs += [with_shares(run(90.0, 0), [1000, 500, 400], [0.2, 0.6, 0.8])]
+    runs += [with_shares(run(91.0, 1), [1000, 700, 600], [0.4, 0.4, 0.6])]
+    spec = learned_chart(runs)
+    values = spec["data"]["values"]
+    shown = [(value["label"], value["cost"], value["y"], value["seeds"]) for value in values]
+    assert shown == [
+        ("Full data", 1.0, 10.0, 1),
+        ("Full data", 2.0, 30.0, 1),
+        ("OrderDP 40 %", 1.0, 30.0, 2),
+        ("OrderDP 40 %", 1.6, 50.0, 2),
+        ("OrderDP 40 %", 2.1, 70.0, 2),
+    ]
+    text = json.dumps(spec)
+    assert "epochs of full data" in text
+    assert "samples learned (%)" in text
+
+
+def test_runs_and_epochs_that_did_not_record_it_are_left_out_of_the_share_of_learned_samples() -> None:
+    runs = [with_shares(full(90.0), [1000, 1000], [None, None])]
+    assert learned_chart(runs) is None
+    runs += [with_shares(run(90.0, 0), [600, 600], [None, 0.5])]
+    runs += [with_shares(run(90.0, 1), [600, 600], [None, None])]
+    values = learned_chart(runs)["data"]["values"]
+    assert [(value["label"], value["cost"], value["y"], value["seeds"]) for value in values] == [
+        ("OrderDP 40 %", 1.2, 50.0, 1)
+    ]
+
+
+def test_what_an_epoch_of_full_data_costs_is_told_by_any_finished_run() -> None:
+    late = replace(with_shares(run(90.0, 1), [600], [0.5]), summary=None)
+    assert full_epoch(compare([late])) is None
+    assert learned_chart([late]) is None
+    assert full_epoch(compare([full(90.0), late])) == 1000
+    assert [value["cost"] for value in learned_chart([full(90.0), late])["data"]["values"]] == [0.6]
+
+
+def test_the_page_shows_the_share_of_learned_samples_where_it_was_recorded(tmp_path: Path, page: Page) -> None:
+    written = Page(write_report(write(tmp_path, grid(), learned=0.25)))
+    kinds = [re.sub(r"^chart-\d+-\d+-", "", name) for name in written.specs]
+    assert kinds == ["accuracy", "time-to-accuracy", "learning-curves", "learned", "cost", "usage"]
+    assert "Share of samples learned" in written.text
+    assert "Share of samples learned" not in page.text  # records of earlier versions

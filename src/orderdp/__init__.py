@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from orderdp import coresets, diagnostics, errors, plans, policies, theory
+    from orderdp.advice import Advice, advise
     from orderdp.augment import alternate_flip
     from orderdp.loading import Indexed
     from orderdp.losses import last_layer_gradient_norm, per_sample, top_mean
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Advice": "orderdp.advice",
     "Budget": "orderdp.policies",
     "Column": "orderdp.policy",
     "Context": "orderdp.policy",
@@ -30,6 +32,7 @@ _HOMES = {
     "Pruner": "orderdp.pruner",
     "Selection": "orderdp.policy",
     "Unlearned": "orderdp.policies",
+    "advise": "orderdp.advice",
     "alternate_flip": "orderdp.augment",
     "last_layer_gradient_norm": "orderdp.losses",
     "load_checkpoint": "orderdp.state",
@@ -40,6 +43,7 @@ _HOMES = {
 _MODULES = ("coresets", "diagnostics", "errors", "losses", "plans", "policies", "theory")
 
 __all__ = [
+    "Advice",
     "Budget",
     "Column",
     "Context",
@@ -50,6 +54,7 @@ __all__ = [
     "Selection",
     "Unlearned",
     "__version__",
+    "advise",
     "alternate_flip",
     "coresets",
     "diagnostics",

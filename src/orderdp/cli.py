@@ -10,13 +10,13 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from orderdp.commands import compare, coreset, data, plan, policies, report, reproduce, train
+from orderdp.commands import advise, compare, coreset, data, plan, policies, report, reproduce, train
 from orderdp.commands.saying import complain, say
 from orderdp.errors import OrderDPError
 
 __all__ = ["main"]
 
-_COMMANDS = (plan, train, compare, report, reproduce, policies, coreset, data)
+_COMMANDS = (plan, train, advise, compare, report, reproduce, policies, coreset, data)
 
 _DESCRIPTION = "Train on fewer samples each epoch, at little or no loss of accuracy.\n\ncommands:\n" + "\n".join(
     f"  {command.NAME:<11} {command.SUMMARY}" for command in _COMMANDS

@@ -8,10 +8,10 @@ from typing import Any
 from orderdp.errors import StateError
 from orderdp.policy import Column, Policy, describe
 
-__all__ = ["check_origin", "whole_state", "with_origin"]
+__all__ = ["FORMAT", "VERSION", "check_origin", "whole_state", "with_origin"]
 
-_FORMAT = "orderdp.Pruner"
-_VERSION = 1
+FORMAT = "orderdp.Pruner"
+VERSION = 1
 
 
 def with_origin(policy: Policy, n: int, table: Mapping[str, Any], timeline: Mapping[str, Any]) -> dict[str, Any]:
@@ -24,8 +24,8 @@ def with_origin(policy: Policy, n: int, table: Mapping[str, Any], timeline: Mapp
         timeline: The state of its timeline.
     """
     return {
-        "format": _FORMAT,
-        "version": _VERSION,
+        "format": FORMAT,
+        "version": VERSION,
         "policy": describe(policy),
         "n": n,
         "table": table,
@@ -47,12 +47,12 @@ def check_origin(state: Any, policy: Policy, n: int) -> None:
 
 
 def _check_part(state: Any, policy: Policy, n: int) -> None:
-    if not isinstance(state, Mapping) or state.get("format") != _FORMAT:
+    if not isinstance(state, Mapping) or state.get("format") != FORMAT:
         came = f"keys {sorted(map(str, state))[:6]}" if isinstance(state, Mapping) else type(state).__name__
         raise StateError(f"this must be what Pruner.state_dict() gave, got {came}. Pass that part of the checkpoint.")
-    if state.get("version") != _VERSION:
+    if state.get("version") != VERSION:
         raise StateError(
-            f"the checkpoint must be of version {_VERSION}, it is of {state.get('version')!r}. "
+            f"the checkpoint must be of version {VERSION}, it is of {state.get('version')!r}. "
             "Load it with the version of orderdp that wrote it."
         )
     if state.get("policy") != describe(policy):

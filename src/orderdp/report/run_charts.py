@@ -18,6 +18,7 @@ from orderdp.workbench.statistics import Row
 __all__ = ["Chart", "charts"]
 
 _HEIGHT = 300
+_HEIGHT_OF_SMALL = 200
 _CROWDED = 12
 _PART_COLOURS = {
     "training": "#4477aa",
@@ -77,6 +78,10 @@ def _all(rows: Sequence[Row], looks: dict[str, Series]) -> Iterator[Chart]:
     learning = [{**point, "spent": round(point["seconds"] / unit, 4)} for point in learning]
     yield _chart("time-to-accuracy", f"Time to {metric}", _TIME, _time_to, learning, looks, metric, unit_name)
     yield _chart("learning-curves", "Learning curves", _LEARNING, _learning, learning, looks, metric)
+    full = run_data.full_epoch(rows)
+    learned = [] if full is None else run_data.curves(rows, looks, run_data.learned_percent, full)
+    if learned:  # earlier versions did not record it
+        yield _chart("learned", "Share of samples learned", _LEARNED, _learned, learned, looks)
     yield _chart("cost", "Where the time goes", _COST, _cost, run_data.cost_parts(rows, looks), looks)
     yield _chart("usage", "How often samples are used", _USAGE, _usage, run_data.usage_shares(rows, looks), looks)
     for place, name in enumerate(run_data.diagnostic_names(rows), start=1):
@@ -89,6 +94,10 @@ def _all(rows: Sequence[Row], looks: dict[str, Series]) -> Iterator[Chart]:
 _FINAL = "After the last epoch, mean and standard deviation over seeds; the dashed line is full data."
 _TIME = "Over the time spent on training, selection, overhead and a coreset's proxy; evaluation is not counted."
 _LEARNING = "On the test set after each epoch, mean and standard deviation over seeds. The steep beginning is cut off."
+_LEARNED = (
+    "Samples whose last stored loss is at or below the threshold of the method's policy; where it has none, that of a "
+    "right class with probability 0.9. Mean and standard deviation over seeds."
+)
 _COST = "Mean over seeds, per run."
 _USAGE = "Share of the samples that were trained on so many times. Full data uses each one once an epoch."
 
@@ -131,6 +140,12 @@ def _learning(points: run_data.Numbers, looks: dict[str, Series], metric: str) -
     return _over_epochs(points, looks, f"{metric} (%)", _from_first_quarter(points))
 
 
+def _learned(points: run_data.Numbers, looks: dict[str, Series]) -> Any:
+    alt = altair()
+    x = alt.X("cost:Q", title="samples trained on so far, in epochs of full data", scale=alt.Scale(nice=False))
+    return _with_spread(points, looks, x, "samples learned (%)", alt.Scale(domainMin=0), height=_HEIGHT_OF_SMALL)
+
+
 def _diagnostic(points: run_data.Numbers, looks: dict[str, Series], title: str) -> Any:
     return _over_epochs(points, looks, title, altair().Scale(zero=False))
 
@@ -138,10 +153,18 @@ def _diagnostic(points: run_data.Numbers, looks: dict[str, Series], title: str) 
 def _over_epochs(points: run_data.Numbers, looks: dict[str, Series], title: str, scale: Any) -> Any:
     alt = altair()
     x = alt.X("epoch:Q", title="epoch", axis=alt.Axis(tickMinStep=1), scale=alt.Scale(nice=False))
+    return _with_spread(points, looks, x, title, scale)
+
+
+def _with_spread(
+    points: run_data.Numbers, looks: dict[str, Series], x: Any, title: str, scale: Any, height: int = _HEIGHT
+) -> Any:
+    """Lines with their dots, and a band of one standard deviation where there are several seeds."""
+    alt = altair()
     line, dots, base = _curves(points, looks, x, alt.Y("y:Q", title=title, scale=scale))
     band = base.mark_area(fillOpacity=0.13, clip=True).encode(y=alt.Y("low:Q", title=title), y2="high:Q")
     with_spread = any(point["seeds"] > 1 for point in points)
-    return alt.layer(*([band] if with_spread else []), line, dots, height=_HEIGHT)
+    return alt.layer(*([band] if with_spread else []), line, dots, height=height)
 
 
 def _curves(points: run_data.Numbers, looks: dict[str, Series], x: Any, y: Any) -> tuple[Any, Any, Any]:

@@ -14,7 +14,17 @@ from orderdp.report.series import Series
 from orderdp.workbench.reading import Run, seconds_of
 from orderdp.workbench.statistics import Row
 
-__all__ = ["cost_parts", "curves", "diagnostic", "diagnostic_names", "final_points", "time_unit", "usage_shares"]
+__all__ = [
+    "cost_parts",
+    "curves",
+    "diagnostic",
+    "diagnostic_names",
+    "final_points",
+    "full_epoch",
+    "learned_percent",
+    "time_unit",
+    "usage_shares",
+]
 
 _BARS = 60
 _EPOCHS = 120  # more points on a line than that make the page heavy and nothing clearer
@@ -38,40 +48,66 @@ def final_points(rows: Sequence[Row], looks: Looks) -> Numbers:
     return points
 
 
-def curves(rows: Sequence[Row], looks: Looks, value: Callable[[dict[str, Any]], Any]) -> Numbers:
+def curves(
+    rows: Sequence[Row], looks: Looks, value: Callable[[dict[str, Any]], Any], full: float | None = None
+) -> Numbers:
     """Mean and spread over seeds of something recorded each epoch, with the mean cost in time so far.
 
     Of a row without finished runs the unfinished ones are shown; of very many epochs some, always the last.
+
+    Args:
+        rows: The comparison.
+        looks: Of the rows.
+        value: What reads it from the record of an epoch.
+        full: Samples of an epoch of full data; with it, each point has its cost in such epochs.
     """
     points = []
     for row in rows:
         epochs = list(_by_epoch(row.runs or row.unfinished, value))
         step = math.ceil(len(epochs) / _EPOCHS)
-        for epoch, found, seconds in epochs[::-1][::step][::-1] if epochs else []:
+        for epoch, found, seconds, samples in epochs[::-1][::step][::-1] if epochs else []:
             mean = statistics.fmean(found)
             spread = statistics.stdev(found) if len(found) > 1 else 0.0
             spent = statistics.fmean(seconds)
             numbers = _rounded(y=mean, low=mean - spread, high=mean + spread, seconds=spent)
             words = {**_names(row, looks), "time": duration(spent)}
-            points.append({**words, "epoch": epoch, **numbers, "seeds": len(found)})
+            cost = {} if full is None else _rounded(cost=statistics.fmean(samples) / full)
+            points.append({**words, "epoch": epoch, **numbers, **cost, "seeds": len(found)})
     return points
 
 
 def _by_epoch(
     runs: Sequence[Run], value: Callable[[dict[str, Any]], Any]
-) -> Iterator[tuple[int, list[float], list[float]]]:
-    """For each epoch the values of all runs that have one, and the time each run had spent by then."""
-    found: dict[int, list[tuple[float, float]]] = {}
+) -> Iterator[tuple[int, list[float], list[float], list[float]]]:
+    """For each epoch the values of all runs that have one, and the time and the samples each run had spent by then."""
+    found: dict[int, list[tuple[float, float, float]]] = {}
     for run in runs:
         proxy = float((run.summary or {}).get("proxy_seconds") or 0.0)
         spent = accumulate((seconds_of(epoch) for epoch in run.epochs), initial=proxy)
         next(spent)
-        for epoch, seconds in zip(run.epochs, spent, strict=True):
+        trained = accumulate(float(epoch.get("samples") or 0) for epoch in run.epochs)
+        for epoch, seconds, samples in zip(run.epochs, spent, trained, strict=True):
             number = value(epoch)
             if isinstance(number, int | float) and math.isfinite(number):
-                found.setdefault(int(epoch["epoch"]), []).append((float(number), seconds))
-    for epoch_number, pairs in sorted(found.items()):
-        yield epoch_number, [number for number, _ in pairs], [seconds for _, seconds in pairs]
+                found.setdefault(int(epoch["epoch"]), []).append((float(number), seconds, samples))
+    for epoch_number, entries in sorted(found.items()):
+        values, seconds_spent, samples_spent = (list(column) for column in zip(*entries, strict=True))
+        yield epoch_number, values, seconds_spent, samples_spent
+
+
+def full_epoch(rows: Sequence[Row]) -> float | None:
+    """Samples that an epoch of full data trains on, as finished runs of the task tell it; None where there is none."""
+    for run in (run for row in rows for run in row.runs):
+        samples, epochs = (run.summary or {}).get("full_samples"), run.config.get("epochs")
+        if samples and epochs:
+            return float(samples) / float(epochs)
+    return None
+
+
+def learned_percent(epoch: dict[str, Any]) -> float | None:
+    """The share of learned samples in the record of an epoch; None in those of earlier versions."""
+    share = epoch.get("learned")
+    return 100 * share if isinstance(share, int | float) else None
 
 
 def diagnostic(name: str) -> Callable[[dict[str, Any]], Any]:
