@@ -21,13 +21,13 @@ test: $(READY)    ## Runs all tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile $(ARGS)
 
 test-browser: $(BROWSER_READY)  ## Looks at the report in Chromium; pictures go to build/pictures
-	$(BIN)/python -m pytest tests_browser $(ARGS)
+	$(BIN)/python -m pytest tests/browser $(ARGS)
 
 test-vision: $(VISION)/.ready  ## With timm and torchvision, in an environment of their own (6 GB)
-	$(VISION)/bin/python -m pytest tests_vision $(ARGS)
+	$(VISION)/bin/python -m pytest tests/vision $(ARGS)
 
 test-ray: $(RAY)/.ready  ## With Ray Train, in an environment of its own: two workers, one of them killed
-	$(RAY)/bin/python -m pytest -s tests_ray $(ARGS)
+	$(RAY)/bin/python -m pytest -s tests/ray $(ARGS)
 
 check: $(READY)   ## Lints and checks types
 	$(BIN)/ruff check .

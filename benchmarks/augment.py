@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from benchmarks.timing import Goal, overhead, take_turns
-from orderdp.workbench.data import Augment, Pictures, Split
+from orderdp.datasets import Augment, Pictures, Split
 
 _BATCH = 128
 _SAMPLES = 20_000

@@ -17,7 +17,7 @@ import torch
 from benchmarks import published
 from benchmarks.timing import Goal, speedup, take_turns
 from orderdp import Context, OrderDP
-from orderdp.scores import ScoreTable
+from orderdp.score_table import ScoreTable
 
 IMAGENET = 1_281_167
 

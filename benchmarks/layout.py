@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional as F
 
 from benchmarks.timing import speedup, take_turns
-from orderdp.workbench.models import CompactCNN
+from orderdp.experiments.models import CompactCNN
 
 _BATCH = 128
 _ROUNDS = 15

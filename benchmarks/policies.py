@@ -36,7 +36,7 @@ from orderdp.policies import (
     SeTa,
     Trimmed,
 )
-from orderdp.scores import ScoreTable
+from orderdp.score_table import ScoreTable
 
 POLICIES: list[Policy] = [
     OrderDP(0.4, select="bottom"),

@@ -18,10 +18,9 @@ import torch
 from benchmarks.process import status
 from benchmarks.scale_ranks import ThreadRank, in_threads
 from orderdp import OrderDP, Pruner
-from orderdp import draw as kernels
-from orderdp.draw import fair_hash
-from orderdp.randomness import generator
-from orderdp.sharded.epoch import ShardEpoch
+from orderdp import _draw as kernels
+from orderdp._draw import fair_hash, generator
+from orderdp.distributed.sharded_epoch import ShardEpoch
 
 _POLICY = OrderDP(exploration=0.8, exploitation=0.75)
 _CHUNK = 1 << 16

@@ -18,10 +18,10 @@ from typing import Any
 import torch
 
 from benchmarks.timing import Goal, judged, overhead
-from orderdp.workbench.data import Augment, ImageData, Split
-from orderdp.workbench.image_task import ImageTask
-from orderdp.workbench.settings import Settings
-from orderdp.workbench.training import Training
+from orderdp.datasets import Augment, ImageData, Split
+from orderdp.experiments.config import Settings
+from orderdp.experiments.tasks import ImageTask
+from orderdp.experiments.trainer import Training
 
 _SAMPLES = 6_400
 _ROUNDS = 5

@@ -10,9 +10,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from orderdp import datasets as data
 from orderdp.cli import main
 from orderdp.errors import OrderDPError
-from orderdp.workbench import data
 
 OUT = Path("build/demo")
 # A plain network: three seeds of five policies over all 60,000 images would take a convolutional one half an hour.

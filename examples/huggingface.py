@@ -36,7 +36,7 @@ from transformers import (
 )
 
 import orderdp
-from orderdp.integrations.huggingface import PruningTrainer  # pruning
+from orderdp.integrations.huggingface import PruningTrainer
 
 MODULES = ("_pydecimal", "logging", "ipaddress", "_pyio")
 LENGTH = 32  # words of a docstring that are read

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import ray
 import ray.train
 import torch
 import torch.distributed as dist
@@ -33,7 +32,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
 
 import orderdp
-from orderdp.workbench.models import build_model
+import ray
+from orderdp.experiments.models import build_model
 
 WORKERS = 2
 BATCH_SIZE = 32  # over all workers

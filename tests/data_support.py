@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from orderdp.workbench.data.catalogue import Known, Source
+from orderdp.datasets.catalog import Known, Source
 
 IDX = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 BATCHES = (*(f"data_batch_{k}" for k in range(1, 6)), "test_batch")

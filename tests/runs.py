@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from orderdp.workbench.records import Run, RunLog
+from orderdp.experiments.records import Run, RunLog
 
 EPOCH: dict[str, Any] = {
     "samples": 600,

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from orderdp import OrderDP, Pruner
-from orderdp.sharded import load_parts, save_parts
+from orderdp.distributed import load_parts, save_parts
 from tests.distributed_work import CountedCollectives, error_of
 from tests.support import fake_losses, toy_dataset
 

@@ -13,10 +13,10 @@ from examples import digits
 from torch.utils.data import TensorDataset
 
 import orderdp
+from orderdp._draw import generator
 from orderdp.losses import predictions
 from orderdp.policy import Context, Selection
-from orderdp.randomness import generator
-from orderdp.scores import ScoreTable
+from orderdp.score_table import ScoreTable
 
 
 def streams(seed: int, *tags: int | str) -> Callable[..., np.random.Generator]:

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orderdp import OrderDP, populations
-from orderdp import draw as kernels
+from orderdp import OrderDP
+from orderdp import _draw as kernels
+from orderdp import _draw as populations
 from orderdp.testing import global_generators_untouched
 from tests.support import draw, streams, table_with
 

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from orderdp import load_checkpoint
-from orderdp.global_generators import GlobalGenerators
-from orderdp.workbench.models import build_model
-from tests.test_training_runs import BASE, training
+from orderdp._torch import GlobalGenerators
+from orderdp.experiments.models import build_model
+from tests.experiments.test_training_runs import BASE, training
 
 CPU, CARD = torch.device("cpu"), torch.device("cuda:1")
 

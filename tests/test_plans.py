@@ -18,8 +18,7 @@ from torch.utils.data import DataLoader
 import orderdp
 from orderdp import Pruner
 from orderdp.errors import ConfigError, FeedbackError, NonFiniteLossError, StateError
-from orderdp.plans import Plan, PlanCost, PlanRecorder
-from orderdp.plans.plan import recorded_order
+from orderdp.plans import Plan, PlanCost, PlanRecorder, recorded_order
 from orderdp.policies import Replay
 from orderdp.testing import check_policy, global_generators_untouched
 from tests.ranks import all_fine, in_threads

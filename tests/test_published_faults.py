@@ -14,7 +14,7 @@ from torch.utils.data import BatchSampler, DataLoader
 from torch.utils.data import dataloader as torch_dataloader
 
 from orderdp import Indexed, OrderDP, Pruner
-from orderdp.scores import ScoreTable
+from orderdp.score_table import ScoreTable
 from tests.support import draw, fake_losses, toy_dataset, train_epoch
 
 
@@ -55,7 +55,7 @@ def now():
     return [dict(vars(part)) for part in (_BaseDataLoaderIter, DataLoader, LRScheduler)], dict(os.environ)
 
 before = now()
-import orderdp, orderdp.policies, orderdp.pruner, orderdp.streaming, orderdp.distributed, orderdp.workbench
+import orderdp, orderdp.policies, orderdp.pruner, orderdp.streaming, orderdp.distributed, orderdp.experiments
 pruner = orderdp.Pruner(orderdp.OrderDP(0.4), 20)
 for index, _ in pruner.loader(list(range(20)), batch_size=5):
     pruner.update(index, index.float())

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orderdp.replacing import flushed, replacing, write_text
+from orderdp._files import flushed, replacing, write_text
 
 
 def test_a_file_is_replaced_when_all_of_it_is_there(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from orderdp import Column, OrderDP, Pruner
 from orderdp.errors import ConfigError, IndexRangeError, NonFiniteLossWarning, StateError
-from orderdp.scores import ScoreTable
+from orderdp.score_table import ScoreTable
 
 
 def write(table: ScoreTable, index: list[int], losses: list[float], epoch: int = 0, **options) -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from orderdp.workbench.intervals import Difference, paired_difference
-from orderdp.workbench.reading import Run
-from orderdp.workbench.statistics import Row, compare
+from orderdp.experiments.records import Run
+from orderdp.experiments.statistics import Difference, Row, compare, paired_difference
 
 __all__ = ["glance"]
 

@@ -31,14 +31,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+from orderdp.experiments.records import Run, read_runs, seen_by
 from orderdp.report.charts import save
-from orderdp.report.command import markdown_of
-from orderdp.report.suite_charts import draw
-from orderdp.report.suite_output import table_lines
-from orderdp.workbench.reading import Run, read_runs, seen_by
-from orderdp.workbench.suites import SUITES
-from orderdp.workbench.suites.measured import PartResults, read_part
-from orderdp.workbench.suites.preparing import prepare
+from orderdp.report.page import markdown_of
+from orderdp_paper import SUITES
+from orderdp_paper.charts import draw
+from orderdp_paper.output import table_lines
+from orderdp_paper.suite import PartResults, prepare, read_part
 from tools.glance import glance
 
 __all__ = ["FIGURES", "PAGES", "RECORDS", "commands", "draw_figures", "filled", "main"]

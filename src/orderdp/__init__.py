@@ -12,35 +12,12 @@ if TYPE_CHECKING:
     from orderdp import coresets, diagnostics, errors, plans, policies, theory
     from orderdp.advice import Advice, advise
     from orderdp.augment import alternate_flip
-    from orderdp.loading import Indexed
+    from orderdp.checkpoint import load_checkpoint, save_checkpoint
+    from orderdp.dataset import Indexed
     from orderdp.losses import last_layer_gradient_norm, per_sample, top_mean
     from orderdp.policies import Budget, OrderDP, Unlearned
     from orderdp.policy import Column, Context, Policy, Selection
     from orderdp.pruner import Pruner
-    from orderdp.state import load_checkpoint, save_checkpoint
-
-__version__ = "0.1.0"
-
-_HOMES = {
-    "Advice": "orderdp.advice",
-    "Budget": "orderdp.policies",
-    "Column": "orderdp.policy",
-    "Context": "orderdp.policy",
-    "Indexed": "orderdp.loading",
-    "OrderDP": "orderdp.policies",
-    "Policy": "orderdp.policy",
-    "Pruner": "orderdp.pruner",
-    "Selection": "orderdp.policy",
-    "Unlearned": "orderdp.policies",
-    "advise": "orderdp.advice",
-    "alternate_flip": "orderdp.augment",
-    "last_layer_gradient_norm": "orderdp.losses",
-    "load_checkpoint": "orderdp.state",
-    "per_sample": "orderdp.losses",
-    "save_checkpoint": "orderdp.state",
-    "top_mean": "orderdp.losses",
-}
-_MODULES = ("coresets", "diagnostics", "errors", "losses", "plans", "policies", "theory")
 
 __all__ = [
     "Advice",
@@ -68,6 +45,33 @@ __all__ = [
     "theory",
     "top_mean",
 ]
+
+
+__version__ = "0.1.0"
+
+
+_HOMES = {
+    "Advice": "orderdp.advice",
+    "Budget": "orderdp.policies",
+    "Column": "orderdp.policy",
+    "Context": "orderdp.policy",
+    "Indexed": "orderdp.dataset",
+    "OrderDP": "orderdp.policies",
+    "Policy": "orderdp.policy",
+    "Pruner": "orderdp.pruner",
+    "Selection": "orderdp.policy",
+    "Unlearned": "orderdp.policies",
+    "advise": "orderdp.advice",
+    "alternate_flip": "orderdp.augment",
+    "last_layer_gradient_norm": "orderdp.losses",
+    "load_checkpoint": "orderdp.checkpoint",
+    "per_sample": "orderdp.losses",
+    "save_checkpoint": "orderdp.checkpoint",
+    "top_mean": "orderdp.losses",
+}
+
+
+_MODULES = ("coresets", "diagnostics", "errors", "losses", "plans", "policies", "theory")
 
 
 def __getattr__(name: str) -> Any:

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from orderdp._validation import check_ratio
 from orderdp.errors import ConfigError
-from orderdp.planning import check_ratio
 from orderdp.policies.learned import Probability, Threshold, as_threshold, threshold_config
 from orderdp.policy import describe
 from orderdp.pruner import Pruner
@@ -23,11 +23,20 @@ from orderdp.theory.learned import skip_bias_bound
 
 __all__ = ["FEW", "Advice", "StoredLosses", "advise", "as_percent", "little_to_leave_out", "whole_percent"]
 
+
 #: Below this share of learned samples nothing is suggested.
 FEW = 0.1
+
+
 _OLD = 2.0  # epochs, on average: most losses are older than the last epoch
+
+
 _PROBABILITIES = (0.5, 0.8, 0.9, 0.95, 0.99)
+
+
 _QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
+
+
 _AVERAGING = re.compile(r"\b(UCB|EpsilonGreedy)\(")  # policies that keep averages of losses in place of the last one
 
 

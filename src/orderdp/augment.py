@@ -6,9 +6,10 @@ from typing import Any
 
 import torch
 
-from orderdp.checks import checked_index, checked_seed
+from orderdp._draw import key64
+from orderdp._validation import checked_seed
 from orderdp.errors import FeedbackError
-from orderdp.randomness import key64
+from orderdp.pruner import checked_index
 
 __all__ = ["alternate_flip"]
 
@@ -51,7 +52,7 @@ def alternate_flip(index: Any, visits: Any, seed: int = 0) -> torch.Tensor:
 
 
 def _hash(index: torch.Tensor, key: int) -> torch.Tensor:
-    """The bits of `orderdp.draw.fair_hash`, on the device of the index; int64 wraps round as uint64 does."""
+    """The bits of `orderdp._draw.fair_hash`, on the device of the index; int64 wraps round as uint64 does."""
     h = index * _signed(0x9E3779B97F4A7C15) + _signed(key)
     h = (h ^ _shifted(h, 30)) * _signed(0xBF58476D1CE4E5B9)
     h = (h ^ _shifted(h, 27)) * _signed(0x94D049BB133111EB)

@@ -8,6 +8,7 @@ from orderdp.errors import ConfigError
 
 __all__ = ["one_sentence", "read_card"]
 
+
 _PACKAGE = Path(__file__).parent
 
 

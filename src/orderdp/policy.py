@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
+from orderdp._draw import generator
 from orderdp.errors import ConfigError
-from orderdp.randomness import generator
 
 if TYPE_CHECKING:
     import torch

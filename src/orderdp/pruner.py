@@ -1,33 +1,476 @@
-"""Pruner: a policy, what is remembered about the samples, and where training stands."""
+"""Feedback: what came back from a batch is remembered, and becomes the scalar to train on."""
 
 from __future__ import annotations
 
+import inspect
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from orderdp.checks import checked_epochs, checked_group, checked_labels, checked_policy, checked_seed
-from orderdp.dataloader import pruned_loader
-from orderdp.errors import ConfigError, StateError, UnknownSizeError, UnsyncedStateWarning
-from orderdp.feedback import Feedback
-from orderdp.filtering import FilteredSampler
-from orderdp.graphs import outside_graphs
-from orderdp.loading import length_of
-from orderdp.naming import checked_name
-from orderdp.origin import check_origin, with_origin
-from orderdp.planning import Split, check_batch_size, is_count, steps_within
-from orderdp.policy import Policy, describe, epoch_sizes, total_samples
-from orderdp.readings import Readings
-from orderdp.sampling import PrunedBatchSampler, PrunedSampler
-from orderdp.scores import ScoreTable
-from orderdp.state import on_host
-from orderdp.team import TeamOptions
-from orderdp.timeline import Timeline
+from orderdp._epochs import Timeline
+from orderdp._planning import Split, steps_within
+from orderdp._process_group import TeamOptions
+from orderdp._torch import outside_graphs
+from orderdp._validation import (
+    check_batch_size,
+    checked_epochs,
+    checked_group,
+    checked_name,
+    checked_seed,
+    is_count,
+    suggestion,
+)
+from orderdp.checkpoint import check_origin, on_host, with_origin
+from orderdp.dataset import length_of, pruned_loader
+from orderdp.errors import ConfigError, DatasetError, FeedbackError, StateError, UnknownSizeError, UnsyncedStateWarning
+from orderdp.policies.learned import learned_threshold
+from orderdp.policy import Policy, Rows, Selection, StepwisePolicy, describe, epoch_sizes, total_samples
+from orderdp.samplers import FilteredSampler, PrunedBatchSampler, PrunedSampler
+from orderdp.score_table import Remember, ScoreTable
 
-__all__ = ["Pruner", "SameSteps"]
+__all__ = [
+    "Feedback",
+    "FeedbackArguments",
+    "Pruner",
+    "Readings",
+    "SameSteps",
+    "checked_extra",
+    "checked_index",
+    "checked_labels",
+    "checked_losses",
+    "checked_policy",
+    "checked_scores",
+    "feedback_arguments",
+]
+
+
+def checked_policy(policy: Any) -> Policy:
+    """A policy, or an error that says what one is."""
+    if isinstance(policy, type):
+        raise ConfigError(f"policy must be an instance, got the class {policy.__name__}. Write {policy.__name__}(...).")
+    if not isinstance(policy, Policy):
+        raise ConfigError(
+            f"policy must have the methods size and select, got {type(policy).__name__}. "
+            "Use orderdp.OrderDP(prune_ratio=0.4), for example."
+        )
+    if getattr(policy, "every", "epoch") == "batch" and not isinstance(policy, StepwisePolicy):
+        raise ConfigError(
+            f'{type(policy).__name__} has every="batch", so it must have the methods candidates and pick.'
+        )
+    return policy
+
+
+def checked_labels(labels: Any, n: int) -> np.ndarray | None:
+    """One class for each of `n` samples, None, or an error."""
+    if labels is None:
+        return None
+    classes = np.asarray(labels)
+    if classes.shape != (n,) or not np.issubdtype(classes.dtype, np.integer):
+        raise DatasetError(
+            f"labels must be {n} whole numbers, one for each sample, got {classes.dtype} of shape {classes.shape}."
+        )
+    return classes
+
+
+def checked_index(index: Any) -> torch.Tensor:
+    """The indices of a batch as a flat int64 tensor, or an error."""
+    if isinstance(index, torch.Tensor) and index.dtype == torch.int64 and index.ndim == 1:
+        return index
+    if isinstance(index, np.ndarray) and index.dtype.kind in "iu":
+        # Torch takes no array that runs backwards or has its bytes swapped.
+        index = index.astype(np.int64, order="C")
+    try:
+        index = torch.as_tensor(index)
+    except (TypeError, ValueError, RuntimeError):
+        raise FeedbackError(
+            f"index must hold whole numbers, got {type(index).__name__}. Pass the index that came with the batch."
+        ) from None
+    countable = not (index.dtype == torch.bool or index.is_floating_point() or index.is_complex())
+    if index.numel() and not countable:
+        raise FeedbackError(
+            f"index must hold whole numbers, got {index.dtype}. Pass the index that came with the batch; stored as "
+            "floats, indices above 16,777,216 would be wrong."
+        )
+    if index.ndim > 1:
+        raise FeedbackError(
+            f"index must be one number for each sample of the batch, got shape {tuple(index.shape)}. "
+            "Flatten it if the batch has more than one sample dimension."
+        )
+    flat: torch.Tensor = index.to(torch.int64).reshape(-1)
+    return flat
+
+
+def checked_losses(losses: Any, index: torch.Tensor, reduced: bool) -> torch.Tensor:
+    """The losses of a batch, or its one loss, shaped as `update` goes on with them, or an error."""
+    if not isinstance(losses, torch.Tensor):
+        raise FeedbackError(f"losses must be a tensor, got {type(losses).__name__}.")
+    if not losses.is_floating_point():
+        raise FeedbackError(f"losses must be of a floating-point type, got {losses.dtype}. Pass losses.float().")
+    if reduced:
+        if losses.numel() != 1:
+            raise FeedbackError(
+                f"with reduced=True losses must be a single number, got shape {tuple(losses.shape)}. "
+                "Leave reduced out where there is a loss for each sample."
+            )
+        return losses.reshape(())
+    if losses.shape == index.shape:
+        return losses
+    if losses.ndim == 0 and len(index) == 1:
+        return losses.reshape(1)
+    if losses.ndim == 0:
+        raise FeedbackError(
+            f"losses must be one number for each of the {len(index)} samples, got a single one. "
+            'Give the criterion reduction="none"; or, if it has only a loss for the whole batch, call '
+            "update(index, loss, reduced=True)."
+        )
+    if losses.ndim > 1 and len(losses) == len(index):
+        raise FeedbackError(
+            f"losses must be one number for each of the {len(index)} samples, got shape {tuple(losses.shape)}. "
+            "Reduce them with orderdp.per_sample(losses, mask=...)."
+        )
+    raise FeedbackError(
+        f"losses must be one number for each of the {len(index)} indices, got shape {tuple(losses.shape)}. "
+        "Pass index and losses of the same batch."
+    )
+
+
+def checked_scores(scores: Any, index: torch.Tensor) -> torch.Tensor:
+    """One score for each sample of a batch, or an error."""
+    if not isinstance(scores, torch.Tensor) or scores.shape != index.shape:
+        came = f"shape {tuple(scores.shape)}" if isinstance(scores, torch.Tensor) else type(scores).__name__
+        raise FeedbackError(
+            f"scores must be a tensor with one number for each of the {len(index)} indices, got {came}."
+        )
+    return scores.detach()
+
+
+class FeedbackArguments(NamedTuple):
+    """What a policy's `remember` takes by keyword.
+
+    Attributes:
+        required: What it cannot do without.
+        accepted: All it takes; None for anything.
+    """
+
+    required: tuple[str, ...] = ()
+    accepted: tuple[str, ...] | None = ()
+
+
+def feedback_arguments(remember: Callable[..., Any] | None) -> FeedbackArguments:
+    """What `remember` takes besides the rows and the losses, by its signature."""
+    if remember is None:
+        return FeedbackArguments()
+    parameters = list(inspect.signature(remember).parameters.values())[2:]
+    anything = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+    named = [p for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    required = tuple(parameter.name for parameter in named if parameter.default is parameter.empty)
+    return FeedbackArguments(required, None if anything else tuple(parameter.name for parameter in named))
+
+
+def checked_extra(
+    extra: Mapping[str, Any], arguments: FeedbackArguments, index: torch.Tensor, policy: Policy
+) -> dict[str, Any]:
+    """What came with a step besides index and losses, detached, or an error that says what should have come."""
+    missing = [name for name in arguments.required if name not in extra]
+    if missing:
+        call = ", ".join(f"{name}=..." for name in arguments.required)
+        raise FeedbackError(
+            f"{describe(policy)} needs {' and '.join(missing)} with every step, one value for each sample: "
+            f"update(index, losses, {call}). orderdp.losses.predictions(logits, targets) has what can be told from "
+            "logits."
+        )
+    for name in extra:
+        if arguments.accepted is not None and name not in arguments.accepted:
+            hint = suggestion(name, arguments.accepted) if arguments.accepted else " Leave the argument out."
+            raise FeedbackError(f"{describe(policy)} has no use for {name!r}.{hint}")
+    for name, value in extra.items():
+        if isinstance(value, list | tuple | np.ndarray):
+            raise FeedbackError(
+                f"{name} must be a tensor with one value for each of the {len(index)} indices, got "
+                f"{type(value).__name__}. Pass torch.as_tensor({name})."
+            )
+        if isinstance(value, torch.Tensor) and value.shape[:1] != index.shape:
+            raise FeedbackError(
+                f"{name} must have one value for each of the {len(index)} indices, got shape {tuple(value.shape)}."
+            )
+    return {name: value.detach() if isinstance(value, torch.Tensor) else value for name, value in extra.items()}
+
+
+# How much of the old score a batch loss leaves (reduced=True): the noise of who else was in the batch falls to a
+# third, and a score is forgotten in about five visits.
+_BATCH_LOSS_MEMORY = 0.8
+
+
+class Feedback:
+    """The way of a batch's losses into the table and onto the clock. Its methods are those of `Pruner`.
+
+    Args:
+        policy: Who says how losses become columns.
+        table: Where they are written to.
+        timeline: What they move.
+
+    Attributes:
+        arguments: What the policy wants to know besides losses.
+    """
+
+    def __init__(self, policy: Policy, table: ScoreTable, timeline: Timeline) -> None:
+        self._policy = policy
+        self._table = table
+        self._timeline = timeline
+        self._selector = timeline.selector
+        self._remember = getattr(policy, "remember", None)
+        self.arguments = feedback_arguments(self._remember)
+        self._table_is_home = False  # whether it has moved to the device of the losses
+
+    def update(
+        self, index: Any, losses: torch.Tensor, scores: torch.Tensor | None, reduced: bool, extra: dict[str, Any]
+    ) -> torch.Tensor:
+        """Remembers a batch's losses and returns their weighted mean."""
+        index = checked_index(index)
+        losses = checked_losses(losses, index, reduced)
+        remember = self._remember
+        result = self._weighted_mean(index, losses)
+        mean = None
+        if scores is not None:
+            scores = checked_scores(scores, index)
+        elif reduced:
+            scores, remember = losses.detach().expand(len(index)), _of_a_batch_loss(remember)
+        else:
+            scores = losses.detach()
+            mean = result if self._selector.weights is None else None
+        if extra or self.arguments.required:
+            extra = checked_extra(extra, self.arguments, index, self._policy)
+        if not self._table_is_home:
+            self._table.move(losses.device)
+            self._table_is_home = True
+        self._table.write(index, scores, epoch=self._timeline.epoch, mean=mean, remember=remember, extra=extra)
+        self._timeline.trained_on(index.numel())
+        return result
+
+    def observe(self, index: Any, scores: torch.Tensor, extra: dict[str, Any]) -> None:
+        """Writes scores without counting as training."""
+        index = checked_index(index)
+        remember = None
+        if extra:
+            extra, remember = checked_extra(extra, self.arguments, index, self._policy), self._remember
+        scores = checked_scores(scores, index)
+        self._table.write(index, scores, epoch=self._timeline.epoch, trained=False, remember=remember, extra=extra)
+
+    def reduce(self, index: Any, losses: torch.Tensor) -> torch.Tensor:
+        """The weighted mean alone."""
+        index = checked_index(index)
+        return self._weighted_mean(index, checked_losses(losses, index, reduced=False))
+
+    def table_was_loaded(self) -> None:
+        """It may have to move to the losses again."""
+        self._table_is_home = False
+
+    def _weighted_mean(self, index: torch.Tensor, losses: torch.Tensor) -> torch.Tensor:
+        dense = self._selector.weights
+        if dense is not None:
+            if dense.device != losses.device:
+                dense = self._selector.weights = dense.to(losses.device, non_blocking=not losses.is_cpu)
+            self._table.check_range(index)
+            # One that came on a device is only counted where it points at no sample, so it may not fail here.
+            rows = index.to(losses.device, non_blocking=not losses.is_cpu)
+            weights = dense.index_select(0, rows.clamp(0, len(dense) - 1)).to(losses.dtype)
+            if len(dense) < self._table.n:  # the selection does not know samples that came after it
+                weights = torch.where(rows < len(dense), weights, 1.0)
+            losses = losses * (weights if losses.ndim else weights.mean())
+        return losses.mean() if losses.numel() else losses.sum()  # the mean of nothing would be NaN
+
+
+def _of_a_batch_loss(remember: Remember | None) -> Remember:
+    """How a batch's loss becomes the columns of each of its samples: by a moving average, as if that were its loss."""
+
+    def averaged(rows: Rows, losses: torch.Tensor, **extra: Any) -> Mapping[str, torch.Tensor]:
+        old = rows["score"]
+        mixed = _BATCH_LOSS_MEMORY * old + (1 - _BATCH_LOSS_MEMORY) * losses
+        score = torch.where(torch.isinf(old), losses, mixed)
+        if remember is None:
+            return {"score": score}
+        new = remember(rows, score, **extra)
+        # A policy with an average of its own is told the loss itself, or it would be averaged twice.
+        return {"score": score, **new} if new.get("score", score) is score else remember(rows, losses, **extra)
+
+    return averaged
+
+
+class Readings:
+    """What is known about a training: where it stands, what is remembered about its samples, what has been saved.
+
+    Args:
+        policy: What decides what is trained on.
+        table: What is remembered.
+        timeline: Where training stands.
+        epochs: How many epochs are planned, or None.
+    """
+
+    def __init__(self, policy: Policy, table: ScoreTable, timeline: Timeline, epochs: int | None) -> None:
+        self.n = table.n
+        self.policy = policy
+        self.epochs = epochs
+        self._table = table
+        self._timeline = timeline
+        self._threshold = learned_threshold(policy)
+
+    # -- where training stands -------------------------------------------------------------------------------
+
+    @property
+    def seed(self) -> int:
+        """The seed, which a loaded checkpoint brings with it."""
+        return self._timeline.seed
+
+    @property
+    def epoch(self) -> int:
+        """How many epochs have been trained to their end; where a resumed loop goes on."""
+        return self._timeline.epoch
+
+    @property
+    def progress(self) -> float:
+        """Share of the planned training that is done, in [0, 1]: of its epochs, or of its samples under a `Budget`."""
+        progress = self._timeline.progress
+        if progress is None:
+            raise ConfigError("progress needs to know how many epochs are planned. Give Pruner(..., epochs=...).")
+        return progress
+
+    @property
+    def done(self) -> bool:
+        """Whether all that was planned has been trained on: the epochs, or the samples under a `Budget`."""
+        if self.epochs is None:
+            raise ConfigError("done needs to know how many epochs are planned. Give Pruner(..., epochs=...).")
+        return self._timeline.done
+
+    def remaining_epochs(self) -> Iterator[int]:
+        """The numbers of the epochs that are left, one after the other, until training is `done`.
+
+        The same loop serves a new training, a resumed one, and a `Budget`, whose number of epochs is not known in
+        advance. Leaving an epoch early ends it. ::
+
+            for epoch in pruner.remaining_epochs():
+                for index, (x, y) in loader:
+                    ...
+        """
+        if self.epochs is None:
+            raise ConfigError("remaining_epochs needs to know how many are planned. Give Pruner(..., epochs=...).")
+        while not self._timeline.done:
+            epoch = self.epoch
+            yield epoch
+            self._timeline.leave(epoch)
+
+    @property
+    def lr_scale(self) -> float:
+        """A factor on the learning rate that the policy asks for; 1 for most."""
+        scale: Callable[[int, int], float] | None = getattr(self.policy, "lr_scale", None)
+        return 1.0 if scale is None else float(scale(self.n, self._timeline.epoch_size()))
+
+    # -- samples ---------------------------------------------------------------------------------------------
+
+    @property
+    def owned(self) -> range:
+        """The samples whose scores this process holds: all, but with ``table="sharded"``."""
+        return range(self._table.first, self._table.first + self._table.size)
+
+    @property
+    def scores(self) -> torch.Tensor:
+        """The score of every sample that is `owned`, a copy on the CPU; infinite for those nobody has seen."""
+        return torch.tensor(self._table["score"])
+
+    @property
+    def usage(self) -> torch.Tensor:
+        """How often every sample that is `owned` was trained on, a copy on the CPU."""
+        return torch.tensor(self._table["usage"], dtype=torch.int64)
+
+    @property
+    def seen(self) -> torch.Tensor:
+        """The epoch in which every sample was last trained on or observed, a copy on the CPU; -1 for never."""
+        if "seen" not in self._table.declared:
+            raise ConfigError('a sharded table keeps no epochs, to be small. Use table="replicated" to know them.')
+        return torch.tensor(self._table["seen"], dtype=torch.int64)
+
+    @outside_graphs
+    def visits(self, index: Any) -> torch.Tensor:
+        """How often each sample of a batch was trained on so far, on the device of the losses; nothing is waited for.
+
+        Asked before `update`, these are the visits before this one. Unlike `usage` it does not copy the table, which is
+        on the CPU until the first `update`.
+
+        Args:
+            index: The indices that came with the batch.
+        """
+        if "seen" not in self._table.declared:
+            raise ConfigError(
+                "with a sharded table a process does not know how often the samples of others were trained on. Use "
+                'table="replicated" to know the visits of any batch.'
+            )
+        return self._table.uses_of(checked_index(index))
+
+    def preview(self) -> Selection:
+        """What the open epoch trains on, or, between epochs, what the next one would if it were drawn now.
+
+        Nothing is changed by looking. After the last planned epoch it is what one more of that kind would train on.
+        With ``every="batch"`` it is what one draw for the whole epoch would keep.
+        """
+        return self._timeline.preview()
+
+    def hardest(self, k: int) -> torch.Tensor:
+        """The `k` seen samples with the largest scores, hardest first: where to look for wrong labels.
+
+        Fewer where fewer have been seen.
+        """
+        if not is_count(k, least=0):
+            raise ConfigError(f"k must be a whole number of samples, at least 0, got {k!r}.")
+        scores = self.scores
+        seen = scores.isfinite() & self._there()
+        return torch.where(seen, scores, -torch.inf).topk(min(int(k), int(seen.sum()))).indices + self._table.first
+
+    def _there(self) -> torch.Tensor | bool:
+        """Which of the `owned` samples are there."""
+        return True
+
+    def _learned(self) -> float:
+        scores = self._table["score"]
+        return float(np.mean(scores <= self._threshold.at(self._table))) if len(scores) else 0.0
+
+    def report(self) -> dict[str, float]:
+        """What has been saved so far, as flat numbers.
+
+        Returns:
+            epoch: epochs trained to their end. samples: in the data set. kept, pruned: samples trained on and left
+            out so far. nominal_saved: the share the policy leaves out of the current epoch by its own account; the
+            middle of what is possible where it gives none. saved: the share really left out so far. weight_min,
+            weight_mean, weight_max: the weights of the samples selected last, all 1 for most policies. coverage: share
+            of the samples trained on at least once. learned: share of the samples whose last loss is at or below the
+            policy's threshold; where it has none, that of a right class with probability 0.9 under cross-entropy.
+            staleness: mean age of the seen samples' scores, in epochs.
+            nonfinite: losses that were NaN or infinite.
+            repeated: samples trained on twice in an epoch because shares were padded. exchanged_bytes: what came in
+            when the processes last met. Between their meetings a process knows its own feedback only.
+
+            With ``table="sharded"`` coverage is that of the samples this process holds and there is no staleness, but:
+            selection_bytes: what came in for the last selection. moved_picks, moved_bytes: samples that came here to
+            be trained on, and what came in for them. returned_bytes: losses of such samples, sent and received.
+        """
+        clock = self._timeline.clock
+        kept, full = clock.kept, self._timeline.full_samples
+        return {
+            "epoch": self.epoch,
+            "samples": self.n,
+            "kept": kept,
+            "pruned": max(0, round(full) - kept),
+            "nominal_saved": self._timeline.nominal_saved(),
+            "saved": 1 - kept / full if full else 0.0,
+            **self._timeline.selector.weights_used,
+            **self._table.summary(self.epoch),
+            "learned": self._learned(),
+            "nonfinite": self._timeline.complaints.nonfinite + self._table.strays()[0],
+            "repeated": self._timeline.repeated,
+            **self._timeline.team.traffic,
+        }
 
 
 class SameSteps(NamedTuple):
@@ -102,7 +545,7 @@ class Pruner(Readings):
         self.table = checked_name(table, ("replicated", "sharded"), "table")
         checked_name(sharding, ("exact", "stratified"), "sharding")
         if self.table == "sharded":
-            from orderdp.sharded.assembly import assembled
+            from orderdp.distributed.sharded import assembled
 
             remembered, timeline = assembled(policy, n, sharding, **given)
         else:

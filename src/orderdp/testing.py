@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from orderdp.checks import feedback_arguments
 from orderdp.errors import UnreachableRatioWarning
 from orderdp.policy import Context, Policy, Selection, describe
-from orderdp.scores import ScoreTable
+from orderdp.pruner import feedback_arguments
+from orderdp.score_table import ScoreTable
 
 __all__ = ["check_policy", "global_generators_untouched", "tables"]
 

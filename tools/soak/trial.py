@@ -16,9 +16,9 @@ import torch
 import torch.distributed as dist
 
 import orderdp
+from orderdp.distributed import load_parts, save_parts
 from orderdp.errors import OrderDPWarning
 from orderdp.policies import build
-from orderdp.sharded import load_parts, save_parts
 
 __all__ = ["CHECKPOINT", "GROUP_SECONDS", "Trial", "live", "losses_of", "steps_logged"]
 

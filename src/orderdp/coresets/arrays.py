@@ -10,16 +10,23 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from orderdp.checks import checked_labels
-from orderdp.coresets.given import check_label_range, checked_held_out, checked_marks, checked_numbers, common_length
-from orderdp.coresets.needs import Needs
-from orderdp.coresets.source import Labelled
+from orderdp.coresets.base import (
+    Labelled,
+    Needs,
+    check_label_range,
+    checked_held_out,
+    checked_marks,
+    checked_numbers,
+    common_length,
+)
 from orderdp.errors import ConfigError, DatasetError
+from orderdp.pruner import checked_labels
 
 if TYPE_CHECKING:
     import torch
 
 __all__ = ["Arrays"]
+
 
 _KINDS = ("features", "logits", "labels", "correct", "scores")
 

@@ -1,29 +1,597 @@
-"""The proxy: one model, trained once, of which every method asks what it needs."""
+"""Training of the proxy: the shared protocol, one epoch at a time, each a function of (seed, init, epoch)."""
 
 from __future__ import annotations
 
 import inspect
+import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+import re
+import shutil
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import blake2b
+from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
-from orderdp.coresets.models import Models
-from orderdp.coresets.needs import Needs
-from orderdp.coresets.progress import Progress, check_progress
-from orderdp.coresets.recording import record
-from orderdp.coresets.samples import Samples
-from orderdp.coresets.source import Labelled
-from orderdp.coresets.store import Store
-from orderdp.coresets.training import Recipe
-from orderdp.errors import ConfigError, DatasetError
-from orderdp.naming import suggestion
-from orderdp.planning import is_count
+from orderdp._draw import generator, key64
+from orderdp._files import replacing, write_text
+from orderdp._torch import GlobalGenerators
+from orderdp._validation import check_batch_size, check_ratio, checked_seed, is_count, suggestion
+from orderdp.checkpoint import load_checkpoint, save_checkpoint
+from orderdp.coresets.base import Labelled, Needs, Progress, check_finite, check_progress, told
+from orderdp.errors import ConfigError, DatasetError, StateError
+from orderdp.pruner import checked_labels
 
-__all__ = ["Proxy"]
+__all__ = [
+    "Models",
+    "Proxy",
+    "Recipe",
+    "Samples",
+    "Store",
+    "Tap",
+    "find_head",
+    "own_generators",
+    "record",
+    "train_epoch",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """How the proxy is trained: plain SGD at a constant rate, without augmentation.
+
+    Args:
+        lr: Learning rate.
+        momentum: Of SGD.
+        weight_decay: Of SGD.
+        nesterov: Whether the momentum is Nesterov's.
+        batch_size: Samples a step.
+        seed: Of the initial weights and of the order.
+    """
+
+    lr: float = 0.1
+    momentum: float = 0.9
+    weight_decay: float = 5e-4
+    nesterov: bool = True
+    batch_size: int = 256
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_batch_size(self.batch_size)
+        check_ratio("momentum", self.momentum)
+        checked_seed(self.seed)
+        for name, least in (("lr", "above"), ("weight_decay", "at least")):
+            value = getattr(self, name)
+            if not isinstance(value, int | float) or not 0 <= value < float("inf") or (least == "above" and value == 0):
+                raise ConfigError(f"{name} must be a number, {least} 0, got {value!r}.")
+
+    def optimiser(self, model: nn.Module) -> torch.optim.Optimizer:
+        """For a fresh model."""
+        return torch.optim.SGD(
+            model.parameters(),
+            lr=self.lr,
+            momentum=self.momentum,
+            weight_decay=self.weight_decay,
+            nesterov=self.nesterov and self.momentum > 0,
+        )
+
+    def order(self, n: int, init: int, epoch: int) -> list[np.ndarray]:
+        """The batches of an epoch, counted from 1."""
+        order = generator(self.seed, "proxy", init, "order", epoch).permutation(n)
+        batches = np.split(order, range(self.batch_size, n, self.batch_size))
+        if len(batches) > 1 and len(batches[-1]) == 1:
+            # Batch norm cannot be trained on a single sample.
+            batches[-2:] = [np.concatenate(batches[-2:])]
+        return batches
+
+
+@contextmanager
+def own_generators(seed: int, *tags: int | str, device: torch.device) -> Iterator[None]:
+    """Torch's generators seeded for a purpose, and put back as they were.
+
+    Layers draw their initial weights, and dropout its masks, from torch's global generators: there is no other way to
+    have them depend on a seed.
+    """
+    key = key64(seed, *tags) >> 1
+    with GlobalGenerators.seeded(key, device).used(device):
+        yield
+
+
+@torch.enable_grad()  # features may be asked for where gradients are switched off
+def train_epoch(
+    model: nn.Module,
+    optimiser: torch.optim.Optimizer,
+    samples: Samples,
+    batches: list[np.ndarray],
+    device: torch.device,
+    after_step: Callable[[], None],
+) -> np.ndarray:
+    """Trains on each batch; returns which samples were predicted right when their turn came."""
+    model.train()
+    correct = np.zeros(samples.n, dtype=np.bool_)
+    for indices, x, y in samples.batches(batches):
+        logits = model(x.to(device))
+        labels = y.to(device)
+        loss = nn.functional.cross_entropy(logits, labels)
+        optimiser.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+        correct[indices] = (logits.argmax(1) == labels).cpu().numpy()
+        after_step()
+    if not torch.isfinite(loss):
+        raise ConfigError(f"the proxy's training has diverged: its loss is {loss.item()}. Give it a smaller lr.")
+    return correct
+
+
+_VERSION = 2
+
+
+class Store:
+    """A folder of recordings.
+
+    Args:
+        folder: Where; None for a temporary one that goes when the store does.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str] | None) -> None:
+        self.folder = Path(mkdtemp(prefix="orderdp-proxy-") if folder is None else folder)
+        if folder is None:
+            weakref.finalize(self, shutil.rmtree, self.folder, True)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.seconds: dict[str, float] = {}
+
+    def open(self, identity: Mapping[str, Any]) -> None:
+        """Takes the folder over, or raises where it belongs to something else than `identity` says.
+
+        Args:
+            identity: What the recordings depend on, as plain values.
+        """
+        path = self.folder / "proxy.json"
+        wanted = {"version": _VERSION, **identity}
+        if not path.exists():
+            self._identity = wanted
+            self._write_index()
+            return
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            self._identity, self.seconds = found["identity"], found["seconds"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise StateError(f"{path} is damaged ({error}). Use another folder, or remove this one.") from None
+        for name, value in wanted.items():
+            if self._identity.get(name) != value:
+                raise StateError(
+                    f"the recordings in {self.folder} are of another proxy: {name} must be {value!r}, it was "
+                    f"{self._identity.get(name)!r}. Use another folder, or remove this one."
+                )
+
+    def has(self, name: str) -> bool:
+        """Whether there is an array of that name."""
+        return (self.folder / f"{name}.npy").exists()
+
+    def load(self, name: str) -> np.ndarray:
+        """An array, mapped from its file and not read as a whole."""
+        array: np.ndarray = np.load(self.folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
+        return array
+
+    @contextmanager
+    def writing(self, name: str, shape: tuple[int, ...], dtype: Any) -> Iterator[np.ndarray]:
+        """An array that is its file, to be filled; it is kept where nothing goes wrong."""
+        path = self.folder / f"{name}.npy"
+        with replacing(path) as temporary:
+            array = np.lib.format.open_memmap(temporary, mode="w+", dtype=dtype, shape=shape)
+            yield array
+            array.flush()
+
+    def has_checkpoint(self, name: str) -> bool:
+        """Whether there is a checkpoint of that name."""
+        return (self.folder / f"{name}.pt").exists()
+
+    def load_checkpoint(self, name: str) -> dict[str, Any]:
+        """Tensors and plain values."""
+        return load_checkpoint(self.folder / f"{name}.pt")
+
+    def save_checkpoint(self, name: str, state: Mapping[str, Any]) -> None:
+        """Tensors and plain values."""
+        save_checkpoint(self.folder / f"{name}.pt", state)
+
+    def spent(self, name: str, seconds: float) -> None:
+        """Notes what something took."""
+        self.seconds[name] = seconds
+        self._write_index()
+
+    def _write_index(self) -> None:
+        text = json.dumps({"identity": self._identity, "seconds": self.seconds}, indent=1)
+        write_text(self.folder / "proxy.json", text)
+
+
+@dataclass(frozen=True, eq=False)
+class Models:
+    """Trains on, from where a model is, as far as somebody asks.
+
+    Attributes:
+        factory: Makes a fresh model.
+        samples: What it is trained on.
+        recipe: How.
+        store: Where checkpoints go.
+        device: Where it runs.
+        progress: Whom to tell.
+        wanted_head: Name of the last linear layer, or None to find it.
+    """
+
+    factory: Callable[[], nn.Module]
+    samples: Samples
+    recipe: Recipe
+    store: Store
+    device: torch.device
+    progress: Progress
+    wanted_head: str | None
+
+    def __post_init__(self) -> None:
+        if not callable(self.factory) or isinstance(self.factory, nn.Module):
+            raise ConfigError("model_factory must be a function that makes a fresh model, such as lambda: Net().")
+
+    @cached_property
+    def head(self) -> str:
+        """The name of the last linear layer."""
+        _, x, _ = next(self.samples.batches([np.arange(min(2, self.samples.n))]))
+        with own_generators(self.recipe.seed, "proxy", "head", device=self.device):
+            return find_head(self._fresh(0).eval(), x.to(self.device), self.wanted_head)
+
+    @cached_property
+    def identity(self) -> Mapping[str, Any]:
+        """What the trained models depend on, as plain values."""
+        return {
+            "data": self.samples.fingerprint,
+            "model": _digest(self._fresh(0)),
+            "head": self.head,
+            "recipe": repr(self.recipe),
+        }
+
+    @cached_property
+    def sizes(self) -> tuple[int, int]:
+        """Width of the features and number of classes."""
+        layer = self._fresh(0).get_submodule(self.head)
+        assert isinstance(layer, nn.Linear)
+        return layer.in_features, layer.out_features
+
+    def after(self, epoch: int, init: int) -> nn.Module:
+        """A model after so many epochs, in evaluation mode."""
+        self.train(epoch, init)
+        model = self._fresh(init)
+        model.load_state_dict(self.store.load_checkpoint(f"model-{init}-{epoch}"))
+        return model.eval()
+
+    def train(self, epoch: int, init: int) -> None:
+        """Sees to it that a model has been trained for so many epochs."""
+        if self.store.has_checkpoint(f"model-{init}-{epoch}"):
+            return
+        self._check_classes()
+        model = self._fresh(init)
+        optimiser, done = self.recipe.optimiser(model), 0
+        if self.store.has_checkpoint(f"latest-{init}"):
+            latest = self.store.load_checkpoint(f"latest-{init}")
+            done = latest["epoch"]
+            model.load_state_dict(self.store.load_checkpoint(f"model-{init}-{done}"))
+            optimiser.load_state_dict(latest["optimiser"])
+        else:
+            self.store.save_checkpoint(f"model-{init}-0", model.state_dict())
+        for number in range(done + 1, epoch + 1):
+            self._train_epoch(model, optimiser, init, number)
+
+    def correct(self, epochs: int, init: int) -> np.ndarray:
+        """Which samples were right when they were trained on, epoch by epoch."""
+        self.train(epochs, init)
+        return np.stack([self.store.load(f"correct-{init}-{epoch}") for epoch in range(1, epochs + 1)])
+
+    def _train_epoch(self, model: nn.Module, optimiser: torch.optim.Optimizer, init: int, epoch: int) -> None:
+        start = time.perf_counter()
+        batches = self.recipe.order(self.samples.n, init, epoch)
+        with (
+            own_generators(self.recipe.seed, "proxy", init, "train", epoch, device=self.device),
+            told(self.progress, f"proxy: model {init + 1}, epoch {epoch}", len(batches)) as step,
+        ):
+            correct = train_epoch(model, optimiser, self.samples, batches, self.device, step)
+        with self.store.writing(f"correct-{init}-{epoch}", correct.shape, np.bool_) as file:
+            file[:] = correct
+        self.store.save_checkpoint(f"model-{init}-{epoch}", model.state_dict())
+        # Last, so that what it points to is there.
+        self.store.save_checkpoint(f"latest-{init}", {"epoch": epoch, "optimiser": optimiser.state_dict()})
+        self.store.spent(f"train-{init}-{epoch}", time.perf_counter() - start)
+
+    def _fresh(self, init: int) -> nn.Module:
+        with own_generators(self.recipe.seed, "proxy", init, "weights", device=self.device):
+            return self.factory().to(self.device)
+
+    def _check_classes(self) -> None:
+        if self.samples.labels.max() >= self.sizes[1]:
+            raise DatasetError(
+                f"labels go up to {self.samples.labels.max()}, but the model has {self.sizes[1]} outputs."
+            )
+
+
+def _digest(model: nn.Module) -> str:
+    """Of a model's layers as it prints them, and of the shapes of its parameters."""
+    # Some layers print functions and other objects with their address, which changes from process to process.
+    printed = re.sub(r" at 0x[0-9a-fA-F]+", "", repr(model))
+    shapes = {key: tuple(value.shape) for key, value in model.state_dict().items()}
+    return f"{type(model).__name__} {blake2b(f'{printed}{shapes}'.encode(), digest_size=16).hexdigest()}"
+
+
+def record(models: Models, samples: Samples, names: list[str], epoch: int, init: int) -> None:
+    """Writes what goes into the last linear layer and what comes out, or the latter alone.
+
+    Args:
+        models: Whose model, and where things are stored.
+        samples: Of which data set.
+        names: Under which names: features and logits, or logits.
+        epoch: After how many epochs of training.
+        init: Which model.
+    """
+    model, start = models.after(epoch, init), time.perf_counter()
+    batches = samples.in_order(models.recipe.batch_size)
+    shapes = [(samples.n, width) for width in models.sizes[-len(names) :]]
+    with (
+        ExitStack() as stack,
+        Tap(model, models.head) as tap,
+        torch.no_grad(),
+        told(models.progress, "proxy: recording", len(batches)) as step,
+    ):
+        writing = [models.store.writing(name, shape, np.float32) for name, shape in zip(names, shapes, strict=True)]
+        files = [stack.enter_context(file) for file in writing]
+        for indices, x, _ in samples.batches(batches):
+            tap.check(model(x.to(models.device)))
+            for file, block in zip(files, (tap.features, tap.logits)[-len(files) :], strict=True):
+                file[indices] = block.float().cpu().numpy()
+            step()
+        for name, file in zip(names, files, strict=True):
+            check_finite(f"the proxy's {name.split('-')[0]}", file)
+    models.store.spent(names[0], time.perf_counter() - start)
+
+
+def find_head(model: nn.Module, inputs: torch.Tensor, name: str | None = None) -> str:
+    """The name of the last linear layer that a forward pass goes through, or of the one that was named.
+
+    Checked before anything is trained: it must see one vector a sample, and what it gives must be what the model gives.
+
+    Args:
+        model: In evaluation mode.
+        inputs: Something it can be called on.
+        name: How the module is called in ``model.named_modules()``.
+    """
+    linear = {key: module for key, module in model.named_modules() if isinstance(module, nn.Linear)}
+    if name is not None and name not in linear:
+        raise ConfigError(f"head must name an nn.Linear of the model, got {name!r}.{suggestion(name, linear)}")
+    head = _last_called(model, inputs, linear if name is None else {name: linear[name]})
+    if head is None:
+        raise ConfigError(
+            "the model must go through an nn.Linear, whose inputs are the features; it goes through none."
+            if name is None
+            else f"the model must go through the head {name!r}, it does not. Name another with Proxy(..., head=...)."
+        )
+    # With noise added: a head that starts with zeros would equal whatever a scale makes of it.
+    with Tap(model, head, noise=torch.Generator().manual_seed(0)) as tap, torch.no_grad():
+        tap.check(model(inputs))
+    return head
+
+
+def _last_called(model: nn.Module, inputs: torch.Tensor, layers: Mapping[str, nn.Module]) -> str | None:
+    called: list[str] = []
+    hooks = [module.register_forward_hook(lambda *_, key=key: called.append(key)) for key, module in layers.items()]
+    try:
+        with torch.no_grad():
+            model(inputs)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return called[-1] if called else None
+
+
+class Tap:
+    """Keeps what goes into a linear layer and what comes out, while it is open.
+
+    Args:
+        model: Whose.
+        head: The layer's name.
+        noise: Of noise that is added to what comes out, new at every call; None for none.
+    """
+
+    def __init__(self, model: nn.Module, head: str, noise: torch.Generator | None = None) -> None:
+        self._head = head
+        self._noise = noise
+        self._layer = model.get_submodule(head)
+        self.features = self.logits = torch.empty(0)
+
+    def __enter__(self) -> Tap:
+        self._hook = self._layer.register_forward_hook(self._keep)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._hook.remove()
+
+    def check(self, output: Any) -> None:
+        """Raises unless the model's output has the probabilities that the layer's has.
+
+        So a log-softmax after the layer is allowed, and a scale is not: methods that work on the layer's output would
+        work on another model than the one that is trained.
+
+        Args:
+            output: What the model gave for the call that was kept.
+        """
+        if not isinstance(output, torch.Tensor):
+            raise ConfigError(f"the model must give one tensor of logits, got {type(output).__name__}.")
+        same = output.shape == self.logits.shape
+        if same and _same_probabilities(self.logits, output):
+            return
+        raise ConfigError(
+            f"the last linear layer must give the model's output, of shape {tuple(output.shape)}; {self._head!r} gives "
+            f"{'other values' if same else tuple(self.logits.shape)}. Name the right one with Proxy(..., head=...), or "
+            "give the proxy a model that ends with an nn.Linear."
+        )
+
+    def _keep(self, layer: nn.Module, inputs: tuple[Any, ...], output: torch.Tensor) -> torch.Tensor:
+        if inputs[0].ndim != 2:
+            raise ConfigError(
+                f"the last linear layer must see one vector a sample, {self._head!r} sees shape "
+                f"{tuple(inputs[0].shape)}. Name another one with Proxy(..., head=...)."
+            )
+        if self._noise is not None:
+            output = output + torch.randn(output.shape, generator=self._noise).to(output)
+        # A copy, because what comes after the layer may work in place.
+        self.features, self.logits = inputs[0].detach(), output.detach().clone()
+        return output
+
+
+def _same_probabilities(first: torch.Tensor, second: torch.Tensor) -> bool:
+    """Up to rounding, which is coarser in half precision and for large logits. NaN is found when it is recorded."""
+    precision = max(torch.finfo(logits.dtype).eps if logits.is_floating_point() else 0.0 for logits in (first, second))
+    ours, models = (logits.float().log_softmax(1) for logits in (first, second))
+    tolerance = max(1e-4, 8 * precision)
+    largest = first.float().abs().nan_to_num(0, 0, 0).max().item()
+    return torch.allclose(ours, models, rtol=tolerance, atol=tolerance * max(1.0, largest), equal_nan=True)
+
+
+_LOOKED_AT = 16
+
+
+_DIGESTED_AT_ONCE = 1 << 24  # bytes
+
+
+class Samples:
+    """A data set of (inputs, label) pairs, without augmentation.
+
+    Args:
+        dataset: A map-style data set of pairs, a `TensorDataset`, or a pair of tensors.
+        labels: One class for each sample, where it is known: saves a pass over the data.
+        workers: Processes that read a data set which is not made of tensors.
+    """
+
+    def __init__(self, dataset: Any, labels: Any = None, workers: int = 0) -> None:
+        self._dataset, self._workers = dataset, workers
+        self._tensors = _tensors_of(dataset)
+        try:
+            self.n = len(dataset if self._tensors is None else self._tensors[0])
+        except TypeError:
+            raise DatasetError(f"the data set must have a length, {type(dataset).__name__} has none.") from None
+        if self.n == 0:
+            raise DatasetError("the data set must not be empty, it has no samples.")
+        self._known_labels = checked_labels(labels, self.n)
+        if self._tensors is None:
+            _checked_pair(dataset[0])
+
+    @cached_property
+    def labels(self) -> np.ndarray:
+        """One class for each sample, from 0 on."""
+        labels = self._known_labels
+        if labels is None:
+            labels = self._declared_labels() if self._tensors is None else self._tensors[1].cpu().numpy()
+        if labels is None:
+            labels = np.concatenate([y.numpy() for _, _, y in self.batches(self.in_order(256))])
+        if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer) or labels.min() < 0:
+            raise DatasetError(
+                f"labels must be one whole number from 0 on for each sample, got {labels.dtype} {labels.shape}."
+            )
+        return labels.astype(np.int64)
+
+    @cached_property
+    def checksum(self) -> str:
+        """Of the number of samples, all labels and the inputs of some. The same whatever the form of the data set."""
+        first, second = (_bytes(self._some()[1]) for _ in range(2))
+        if first != second:
+            raise DatasetError(
+                "the data set must give the same samples each time they are read, it gives different ones. "
+                "The proxy is trained without augmentation: switch it off."
+            )
+        digest = blake2b(digest_size=16)
+        for part in (str(self.n).encode(), self.labels.tobytes(), first):
+            digest.update(part)
+        return digest.hexdigest()
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """What recordings are kept under: the checksum and, of tensors, a digest of all inputs."""
+        if self._tensors is None:
+            return self.checksum
+        inputs = self._tensors[0]
+        digest = blake2b(f"{inputs.dtype} {tuple(inputs.shape)}".encode(), digest_size=16)
+        rows = max(1, _DIGESTED_AT_ONCE // max(1, inputs[0].numel() * inputs.element_size()))
+        for start in range(0, self.n, rows):
+            digest.update(_bytes(inputs[start : start + rows]))
+        return f"{self.checksum}-{digest.hexdigest()}"
+
+    def is_same_as(self, other: Samples) -> bool:
+        """Whether the samples are the same: all of them where both are tensors, else as far as the checksum sees."""
+        if self._tensors is None or other._tensors is None:
+            return self.checksum == other.checksum
+        return self.fingerprint == other.fingerprint
+
+    def in_order(self, batch_size: int) -> list[np.ndarray]:
+        """The indices of all samples, in batches."""
+        return np.split(np.arange(self.n), range(batch_size, self.n, batch_size))
+
+    def batches(self, indices: Iterable[np.ndarray]) -> Iterator[tuple[np.ndarray, torch.Tensor, torch.Tensor]]:
+        """Each batch with its indices."""
+        if self._tensors is not None:
+            x, y = self._tensors
+            for batch in indices:
+                places = torch.from_numpy(batch)
+                yield batch, x[places], _long(y[places])
+            return
+        wanted = [batch.tolist() for batch in indices]
+        loader: DataLoader[Any] = DataLoader(
+            self._dataset, batch_sampler=wanted, num_workers=self._workers, generator=torch.Generator()
+        )
+        for batch, (inputs, labels) in zip(wanted, loader, strict=True):
+            yield np.array(batch), inputs, _long(torch.as_tensor(labels))
+
+    def _some(self) -> tuple[np.ndarray, torch.Tensor, torch.Tensor]:
+        """A few samples from all over the data set."""
+        return next(self.batches([np.unique(np.linspace(0, self.n - 1, _LOOKED_AT).astype(np.int64))]))
+
+    def _declared_labels(self) -> np.ndarray | None:
+        """The data set's own list of labels, as torchvision's have it, if it agrees with some of the items."""
+        declared = np.asarray(getattr(self._dataset, "targets", None))
+        if declared.shape != (self.n,) or not np.issubdtype(declared.dtype, np.integer):
+            return None
+        places, _, labels = self._some()
+        return declared if np.array_equal(declared[places], labels.numpy()) else None
+
+
+def _bytes(inputs: torch.Tensor) -> bytes:
+    # As bytes before numpy sees them: it does not know all types of torch.
+    return inputs.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+
+
+def _long(labels: torch.Tensor) -> torch.Tensor:
+    """Whole numbers as the loss wants them; anything else stays what it is, so that the check sees it."""
+    whole = not (labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool)
+    return labels.long() if whole else labels
+
+
+def _tensors_of(dataset: Any) -> tuple[torch.Tensor, torch.Tensor] | None:
+    given = dataset.tensors if isinstance(dataset, TensorDataset) else dataset
+    if not (isinstance(given, tuple | list) and all(isinstance(part, torch.Tensor) for part in given)):
+        return None
+    if len(given) != 2 or len(given[0]) != len(given[1]):
+        shapes = [tuple(part.shape) for part in given]
+        raise DatasetError(f"tensors must be inputs and labels, as many of each; got {shapes}.")
+    return given[0], given[1]
+
+
+def _checked_pair(item: Any) -> None:
+    if not (isinstance(item, tuple | list) and len(item) == 2):
+        raise DatasetError(
+            f"items of the data set must be (inputs, label), got {type(item).__name__}. The proxy needs the labels."
+        )
 
 
 class Proxy:

@@ -4,38 +4,30 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from orderdp.cards import one_sentence, read_card
-from orderdp.coresets.cal import Cal
-from orderdp.coresets.ccs import CCS
-from orderdp.coresets.contextual_diversity import ContextualDiversity
-from orderdp.coresets.craig import Craig
-from orderdp.coresets.deepfool import DeepFool
-from orderdp.coresets.el2n import EL2N
-from orderdp.coresets.entropy import Entropy
-from orderdp.coresets.facility_location import FacilityLocation
-from orderdp.coresets.forgetting import Forgetting
-from orderdp.coresets.generalization_pruning import GeneralizationPruning
-from orderdp.coresets.glister import Glister
-from orderdp.coresets.grad_match import GradMatch
-from orderdp.coresets.grand import GraNd
-from orderdp.coresets.graph_cut import GraphCut
-from orderdp.coresets.herding import Herding
-from orderdp.coresets.influence import Influence
-from orderdp.coresets.k_center import KCenter
-from orderdp.coresets.least_confidence import LeastConfidence
-from orderdp.coresets.margin import Margin
-from orderdp.coresets.method import Method
-from orderdp.coresets.moderate import Moderate
-from orderdp.coresets.moso import MoSo
-from orderdp.coresets.own_scores import OwnScores
-from orderdp.coresets.prototypes import Prototypes
-from orderdp.coresets.static_random import StaticRandom
-from orderdp.errors import ConfigError
-from orderdp.naming import checked_name, suggestion
+import numpy as np
 
-__all__ = ["NAMES", "build", "card", "config_of", "summary"]
+from orderdp._files import replacing
+from orderdp._validation import checked_name, suggestion
+from orderdp.cards import one_sentence, read_card
+from orderdp.coresets.arrays import Arrays
+from orderdp.coresets.base import Method, ScoreMethod, Source
+from orderdp.coresets.geometry import CCS, ContextualDiversity, Herding, KCenter, Moderate, Prototypes, StaticRandom
+from orderdp.coresets.gradient_matching import Glister, GradMatch
+from orderdp.coresets.influence import GeneralizationPruning, Influence
+from orderdp.coresets.submodular import Craig, FacilityLocation, GraphCut
+from orderdp.coresets.training_dynamics import EL2N, Forgetting, GraNd, MoSo, OwnScores
+from orderdp.coresets.uncertainty import Cal, DeepFool, Entropy, LeastConfidence, Margin
+from orderdp.errors import ConfigError
+from orderdp.policy import Selection
+
+__all__ = ["NAMES", "Outcome", "build", "card", "config_of", "coreset_command", "run", "summary"]
+
 
 NAMES: dict[str, type[Method]] = {
     "static-random": StaticRandom,
@@ -101,3 +93,102 @@ def config_of(method: Method) -> dict[str, Any]:
             fields = (field.name for field in dataclasses.fields(method) if field.init)
             return {"name": name, **{field: getattr(method, field) for field in fields}}
     raise ConfigError(f"{type(method).__name__} is no coreset method with a name; there are {', '.join(NAMES)}.")
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What a static method has chosen, and what that cost.
+
+    Attributes:
+        selection: Indices, and weights where the method has them.
+        scores: One number for each sample of the data set, where the method has them; the largest are kept.
+        method: The method in one line.
+        prune_ratio: Share left out.
+        proxy_seconds: What the proxy took for what this method needs, whether it was there already or not.
+        selection_seconds: What the choice itself took.
+    """
+
+    selection: Selection
+    scores: np.ndarray | None
+    method: str
+    prune_ratio: float
+    proxy_seconds: float
+    selection_seconds: float
+
+    @property
+    def seconds(self) -> float:
+        """What has to be added to the time of training: proxy and choice."""
+        return self.proxy_seconds + self.selection_seconds
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes an .npz file, under a temporary name that is then renamed."""
+        path = Path(path)
+        if path.suffix != ".npz":
+            raise ConfigError(f"a selection is written to a file that ends in .npz, got {os.fspath(path)!r}.")
+        arrays: dict[str, Any] = {"indices": self.selection.indices, "method": self.method}
+        arrays |= {"prune_ratio": self.prune_ratio, "proxy_seconds": self.proxy_seconds}
+        arrays |= {"selection_seconds": self.selection_seconds}
+        arrays |= {} if self.selection.weights is None else {"weights": self.selection.weights}
+        arrays |= {} if self.scores is None else {"scores": self.scores}
+        with replacing(path, ".npz") as temporary:
+            np.savez(temporary, **arrays)
+
+
+def run(method: Method | str, proxy: Source, prune_ratio: float, *, seed: int, **parameters: Any) -> Outcome:
+    """Selects, and says what it cost.
+
+    Args:
+        method: A method, or the name of one.
+        proxy: A `Proxy`, or `Arrays`.
+        prune_ratio: Share left out, in [0, 1).
+        seed: Of all random choices.
+        parameters: Of the method, where it is given by name.
+    """
+    chosen = build(method, **parameters) if isinstance(method, str) else method
+    if parameters and not isinstance(method, str):
+        raise ConfigError(f"parameters belong to a method given by name, got them with {method!r}.")
+    task = chosen.task(proxy, prune_ratio, seed)
+    start = time.perf_counter()
+    before = proxy.seconds_for(chosen.needs)
+    scores = chosen.rate(proxy, seed) if isinstance(chosen, ScoreMethod) else None
+    selection = chosen.choose(task) if scores is None else task.largest(scores)
+    took, of_proxy = time.perf_counter() - start, proxy.seconds_for(chosen.needs)
+    # What the proxy did just now is in both clocks.
+    return Outcome(selection, scores, repr(chosen), prune_ratio, of_proxy, max(0.0, took - (of_proxy - before)))
+
+
+def coreset_command(
+    method: str,
+    prune_ratio: float,
+    out: str | os.PathLike[str],
+    *,
+    proxy: Source | None = None,
+    from_features: str | os.PathLike[str] | None = None,
+    seed: int = 0,
+    **parameters: Any,
+) -> Outcome:
+    """Selects and writes indices, weights, scores and cost to `out`.
+
+    Args:
+        method: Name of a method.
+        prune_ratio: Share left out, in [0, 1).
+        out: An .npz file.
+        proxy: Where arrays come from: a `Proxy` on a data set; or
+        from_features: an .npz file with any of features, logits, labels, correct and scores (see `Arrays.load`).
+            Without labels in it, classes do not matter.
+        seed: Of all random choices.
+        parameters: Of the method.
+    """
+    if (proxy is None) == (from_features is None):
+        raise ConfigError("give either a data set or --from-features FILE.")
+    if Path(out).suffix != ".npz":
+        raise ConfigError(f"--out must end in .npz, got {os.fspath(out)!r}.")
+    Path(out).parent.mkdir(parents=True, exist_ok=True)  # before anything is spent
+    build(method, **parameters)  # a wrong name or parameter is told before a large file is read
+    source = Arrays.load(from_features) if proxy is None and from_features is not None else proxy
+    assert source is not None
+    if source.labels is None:
+        parameters.setdefault("balanced", False)
+    outcome = run(method, source, prune_ratio, seed=seed, **parameters)
+    outcome.save(out)
+    return outcome

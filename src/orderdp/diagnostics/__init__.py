@@ -5,16 +5,18 @@
 
 from __future__ import annotations
 
-from orderdp.diagnostics.ages import Ages, score_ages
-from orderdp.diagnostics.cosine import GradientCosine, gradient_cosine
 from orderdp.diagnostics.curves import TimeToAccuracy, accuracy_correlation, correlation, time_to_accuracy
-from orderdp.diagnostics.gradients import GradientNorms, gradient_norm, rolling_spread
-from orderdp.diagnostics.kept_sets import KeptSets, expected_jaccard, jaccard
-from orderdp.diagnostics.risk import Design, Risk, design_of, surrogate_risk
-from orderdp.diagnostics.stability import Stage, stability
-from orderdp.diagnostics.untouched import as_in_training
-from orderdp.diagnostics.usage import Usage, coverage_over_time, usage_counts, usage_summary
-from orderdp.diagnostics.watching import Diagnostics
+from orderdp.diagnostics.gradients import (
+    GradientCosine,
+    GradientNorms,
+    as_in_training,
+    gradient_cosine,
+    gradient_norm,
+    rolling_spread,
+)
+from orderdp.diagnostics.kept_sets import KeptSets, Stage, expected_jaccard, jaccard, stability
+from orderdp.diagnostics.monitor import Design, Diagnostics, Risk, design_of, surrogate_risk
+from orderdp.diagnostics.usage import Ages, Usage, coverage_over_time, score_ages, usage_counts, usage_summary
 
 __all__ = [
     "Ages",

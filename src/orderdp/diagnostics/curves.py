@@ -13,6 +13,7 @@ from orderdp.errors import ConfigError
 
 __all__ = ["TimeToAccuracy", "accuracy_correlation", "correlation", "time_to_accuracy", "value_of"]
 
+
 _COST = ("training_seconds", "selection_seconds", "overhead_seconds")
 
 

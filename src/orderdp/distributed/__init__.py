@@ -6,7 +6,8 @@ Nothing here is loaded before there is a process group. What users may want from
 
 from __future__ import annotations
 
-from orderdp.distributed.exchange import Exchange
-from orderdp.distributed.packed import Packed
+from orderdp.distributed.bit_set import Shard
+from orderdp.distributed.checkpoint import Packed, load_parts, save_parts
+from orderdp.distributed.collectives import Exchange
 
-__all__ = ["Exchange", "Packed"]
+__all__ = ["Exchange", "Packed", "Shard", "load_parts", "save_parts"]

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data import Sampler
 
+from orderdp.checkpoint import load_checkpoint, save_checkpoint
+from orderdp.dataset import Indexed, length_of
 from orderdp.errors import ConfigError, DatasetError, FeedbackError, StateError
 from orderdp.integrations.huggingface_checks import check_loss_behind, check_trainer
 from orderdp.integrations.huggingface_losses import output_losses, told
 from orderdp.integrations.huggingface_own_loss import OwnLoss
-from orderdp.loading import Indexed, length_of
 from orderdp.pruner import Pruner
-from orderdp.sampling import BatchCursor, PrunedBatchSampler, check_length
-from orderdp.state import load_checkpoint, save_checkpoint
+from orderdp.samplers import BatchCursor, PrunedBatchSampler, check_length
 
 if TYPE_CHECKING:
     from transformers import Trainer as _Trainer

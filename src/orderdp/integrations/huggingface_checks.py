@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from orderdp._planning import steps_within
 from orderdp.errors import ConfigError
-from orderdp.planning import steps_within
 from orderdp.policy import describe
 from orderdp.pruner import Pruner
 

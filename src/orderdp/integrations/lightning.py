@@ -15,10 +15,9 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader
 
 from orderdp.errors import ConfigError, FeedbackError
-from orderdp.filtering import FilteredSampler
 from orderdp.policy import describe
 from orderdp.pruner import Pruner
-from orderdp.sampling import PrunedBatchSampler, PrunedSampler
+from orderdp.samplers import FilteredSampler, PrunedBatchSampler, PrunedSampler
 from orderdp.streaming import GrowingPruner
 
 try:

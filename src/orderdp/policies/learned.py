@@ -8,24 +8,27 @@ which is not so where the hardest are kept and all others dropped.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from orderdp._validation import check_ratio, is_count, is_number
 from orderdp.errors import ConfigError
-from orderdp.planning import check_ratio, is_number
-from orderdp.policies.kit import count_kept, shuffled, uniform
+from orderdp.policies._selection import at_least_one, count_kept, shuffled, top, uniform
 from orderdp.policy import Column, Context, Rows, Selection, Table
 
 if TYPE_CHECKING:
     import torch
 
 __all__ = [
+    "InstanceEarlyStopping",
+    "Kakurenbo",
     "LossBelow",
     "LossShare",
     "Probability",
+    "ProgressiveDropout",
     "RelativeLoss",
     "SkipLearned",
     "Threshold",
@@ -339,3 +342,175 @@ def threshold_config(threshold: Threshold) -> float | dict[str, Any]:
         if type(threshold) is kind:
             return {"name": name, **vars(threshold)}
     raise ConfigError(f"{type(threshold).__name__} is no threshold with a name; there are {', '.join(_THRESHOLDS)}.")
+
+
+@dataclass(frozen=True)
+class Kakurenbo:
+    """Of the samples with the lowest losses, those are left out that were predicted rightly and surely.
+
+    ``Pruner.lr_scale`` is 1 / (1 - share left out): fewer steps, each a little larger.
+
+    ``update`` needs two more arguments, one value for each sample: ``correct``, whether the prediction was right, and
+    ``confidence``, the largest predicted probability. `orderdp.losses.predictions` makes both from logits.
+
+    Args:
+        fraction: Largest share left out, in [0, 1).
+        tau: Confidence from which on a right prediction counts as sure, in [0, 1].
+        drops: Epochs at which the learning rate drops, and the fraction with it.
+        factors: What the fraction is multiplied with from each of these epochs on.
+    """
+
+    fraction: float
+    tau: float = 0.7
+    _: KW_ONLY
+    drops: Sequence[int] = ()
+    factors: Sequence[float] = (0.8, 0.6, 0.4)
+
+    ratio_name = "fraction"
+    columns = (Column("correct", initial=0, dtype="int8"), Column("confidence", initial=0.0))
+
+    def __post_init__(self) -> None:
+        check_ratio("fraction", self.fraction)
+        check_ratio("tau", self.tau, one_allowed=True)
+        object.__setattr__(self, "drops", tuple(self.drops))  # lists come out of config files
+        object.__setattr__(self, "factors", tuple(self.factors))
+        if not all(is_count(epoch) for epoch in self.drops) or list(self.drops) != sorted(set(self.drops)):
+            raise ConfigError(f"drops must be epochs in rising order, each at least 1, got {self.drops}.")
+        if len(self.factors) < len(self.drops):
+            raise ConfigError(f"there must be a factor for each of the drops {self.drops}, got {self.factors}.")
+        for factor in self.factors:
+            check_ratio("each of factors", factor, one_allowed=True)
+
+    def size(self, n: int, context: Context) -> None:
+        """It depends on the predictions."""
+        return
+
+    def size_bounds(self, n: int, context: Context) -> tuple[int, int]:
+        """At most the fraction is left out."""
+        return n - self._most_hidden(n, context), n
+
+    def nominal_ratio(self, context: Context) -> float:
+        """The fraction in that epoch."""
+        passed = sum(context.epoch >= drop for drop in self.drops)
+        return self.fraction * (self.factors[passed - 1] if passed else 1.0)
+
+    def lr_scale(self, n: int, kept: int) -> float:
+        """1 / (1 - share left out)."""
+        return n / kept
+
+    def remember(
+        self, rows: Rows, losses: torch.Tensor, *, correct: torch.Tensor, confidence: torch.Tensor
+    ) -> dict[str, torch.Tensor]:
+        """The loss, and what was predicted how surely."""
+        return {"score": losses, "correct": correct != 0, "confidence": confidence}
+
+    def select(self, table: Table, context: Context) -> Selection:
+        """All but the easy, right and sure ones."""
+        scores = table["score"]
+        candidates = min(self._most_hidden(context.n, context), int(np.isfinite(scores).sum()))
+        hidden = np.zeros(context.n, dtype=np.bool_)
+        hidden[top(-scores, candidates, context)] = True
+        hidden &= (table["correct"] > 0) & (table["confidence"] >= self.tau)
+        return Selection(shuffled(np.flatnonzero(~hidden), context))
+
+    def _most_hidden(self, n: int, context: Context) -> int:
+        return min(round(self.nominal_ratio(context) * n), n - 1)
+
+
+@dataclass(frozen=True)
+class InstanceEarlyStopping:
+    """Skips the samples whose last three losses a, b, c have a second difference abs(c - 2b + a) below `delta`.
+
+    A skipped sample gets no new loss, so each epoch a uniform draw of the skipped ones is trained on all the same.
+
+    Args:
+        delta: Second difference below which a sample is skipped.
+        refresh: Share of the skipped samples that comes back each epoch, in [0, 1]; rounded up.
+    """
+
+    _: KW_ONLY
+    delta: float = 1e-3
+    refresh: float = 0.1
+
+    # The loss before the last one, which is the score, and the one before that; infinite where there is none.
+    columns = (Column("previous", initial=float("inf")), Column("before_previous", initial=float("inf")))
+
+    def __post_init__(self) -> None:
+        number = isinstance(self.delta, int | float) and not isinstance(self.delta, bool)
+        if not (number and 0 <= self.delta < float("inf")):
+            raise ConfigError(f"delta must be a number, at least 0, got {self.delta!r}.")
+        check_ratio("refresh", self.refresh, one_allowed=True)
+
+    def size(self, n: int, context: Context) -> None:
+        """It depends on the losses."""
+        return
+
+    def size_bounds(self, n: int, context: Context) -> tuple[int, int]:
+        """At least what comes back where all are skipped."""
+        return max(1, self._returning(n)), n
+
+    def remember(self, rows: Rows, losses: torch.Tensor) -> dict[str, torch.Tensor]:
+        """The loss, and the two before it."""
+        return {"score": losses, "previous": rows["score"], "before_previous": rows["previous"]}
+
+    def select(self, table: Table, context: Context) -> Selection:
+        """All that are not skipped, and some that are."""
+        scores = table["score"]
+        last, previous, before = (
+            column.astype(np.float64) for column in (scores, table["previous"], table["before_previous"])
+        )
+        skipped = np.isfinite(last) & np.isfinite(previous) & np.isfinite(before)
+        skipped[skipped] = np.abs(last[skipped] - 2 * previous[skipped] + before[skipped]) < self.delta
+        places = np.flatnonzero(skipped)
+        kept = ~skipped
+        kept[uniform(places, self._returning(len(places)), context, "refresh")] = True
+        return Selection(shuffled(np.flatnonzero(at_least_one(kept, scores)), context))
+
+    def _returning(self, skipped: int) -> int:
+        # Up, or of a few skipped samples none would ever come back; rounded first, because 0.07 * 100 is above 7.
+        return math.ceil(round(self.refresh * skipped, 9))
+
+
+@dataclass(frozen=True)
+class ProgressiveDropout:
+    """Trains on the samples whose own class had a probability below `threshold` when they were last seen.
+
+    The probability is exp(-loss), which is right for cross-entropy without label smoothing or class weights. The last
+    epochs train on all data.
+
+    Args:
+        threshold: Probability of the right class from which on a sample counts as learned, in (0, 1].
+        last: How many epochs at the end use all data. If any do, ``Pruner(..., epochs=...)`` is needed.
+    """
+
+    _: KW_ONLY
+    threshold: float = 0.3
+    last: int = 1
+
+    def __post_init__(self) -> None:
+        check_ratio("threshold", self.threshold, zero_allowed=False, one_allowed=True)
+        if not is_count(self.last, least=0):
+            raise ConfigError(f"last must be a whole number, at least 0, got {self.last!r}.")
+
+    def size(self, n: int, context: Context) -> int | None:
+        """All in the last epochs; otherwise it depends on the losses."""
+        return n if self._is_last(context) else None
+
+    def select(self, table: Table, context: Context) -> Selection:
+        """What is not learned or was never seen; the hardest sample, where that is none."""
+        if self._is_last(context):
+            return Selection(shuffled(np.arange(context.n), context))
+        scores = table["score"]
+        # exp(-loss) < threshold, without overflow at negative losses.
+        unlearned = scores.astype(np.float64) > -math.log(self.threshold)
+        return Selection(shuffled(np.flatnonzero(at_least_one(unlearned, scores)), context))
+
+    def _is_last(self, context: Context) -> bool:
+        if self.last == 0:
+            return False
+        if context.epochs is None:
+            raise ConfigError(
+                "full epochs at the end need to know how many epochs are planned. Give Pruner(..., epochs=...), or do "
+                "without them: ProgressiveDropout(..., last=0)."
+            )
+        return context.epoch >= context.epochs - self.last

@@ -7,38 +7,31 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
+from orderdp._validation import checked_name, suggestion
 from orderdp.cards import one_sentence, read_card
 from orderdp.errors import ConfigError
-from orderdp.naming import checked_name, suggestion
-from orderdp.policies.active_bias import ActiveBias
-from orderdp.policies.adaptive import Adaptive
-from orderdp.policies.balanced import Balanced
-from orderdp.policies.budget import Budget
-from orderdp.policies.calibrated import Calibrated
-from orderdp.policies.dynamic_random import DynamicRandom
-from orderdp.policies.dynamic_uncertainty import DynamicUncertainty
-from orderdp.policies.epsilon_greedy import EpsilonGreedy
-from orderdp.policies.full_data import FullData
-from orderdp.policies.infobatch import InfoBatch, InfoBatchQuantile
-from orderdp.policies.instance_early_stopping import InstanceEarlyStopping
-from orderdp.policies.kakurenbo import Kakurenbo
-from orderdp.policies.learned import SkipLearned, Threshold, Unlearned, threshold_config
-from orderdp.policies.online_batch_selection import OnlineBatchSelection
-from orderdp.policies.orderdp import OrderDP
-from orderdp.policies.progressive_dropout import ProgressiveDropout
-from orderdp.policies.rank_rules import RankRule, rule_config
-from orderdp.policies.ratios import ratio_name
-from orderdp.policies.repb import RePB
-from orderdp.policies.rs2 import RS2
+from orderdp.policies._selection import ratio_name
+from orderdp.policies.bandits import UCB, EpsilonGreedy
+from orderdp.policies.baselines import RS2, DynamicRandom, FullData
+from orderdp.policies.infobatch import InfoBatch, InfoBatchQuantile, RePB, SeTa
+from orderdp.policies.learned import (
+    InstanceEarlyStopping,
+    Kakurenbo,
+    ProgressiveDropout,
+    SkipLearned,
+    Threshold,
+    Unlearned,
+    threshold_config,
+)
+from orderdp.policies.loss_based import Adaptive, Calibrated, OnlineBatchSelection, SelectiveBackprop, SelectiveByRank
+from orderdp.policies.orderdp import OrderDP, RankRule, rule_config
 from orderdp.policies.schedules import Scheduled, build_schedule, schedule_config
-from orderdp.policies.selective_backprop import SelectiveBackprop
-from orderdp.policies.selective_by_rank import SelectiveByRank
-from orderdp.policies.seta import SeTa
-from orderdp.policies.tails import UniformTail
-from orderdp.policies.ucb import UCB
+from orderdp.policies.uncertainty import ActiveBias, DynamicUncertainty
+from orderdp.policies.wrappers import Balanced, Budget, UniformTail
 from orderdp.policy import Policy
 
 __all__ = ["NAMES", "RECORDED", "build", "build_at", "card", "config_of", "summary"]
+
 
 NAMES: dict[str, type[Any]] = {
     "orderdp": OrderDP,
@@ -66,8 +59,10 @@ NAMES: dict[str, type[Any]] = {
     "calibrated": Calibrated,
 }
 
+
 #: Policies that a run records for itself before it trains, so that there is nothing to build them from.
 RECORDED = ("proxy-plan",)
+
 
 #: What can be said of every policy, besides its own parameters.
 _OPTIONS = ("balanced", "schedule", "tail")

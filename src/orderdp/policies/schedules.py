@@ -8,12 +8,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
+from orderdp._validation import check_ratio, checked_name, is_count
 from orderdp.errors import ConfigError
-from orderdp.naming import checked_name
-from orderdp.planning import check_ratio, is_count
-from orderdp.policies.full_data import FullData
-from orderdp.policies.ratios import has_ratio, with_ratio
-from orderdp.policies.wrapping import Wrapping
+from orderdp.policies._selection import has_ratio, with_ratio
+from orderdp.policies.baselines import FullData
+from orderdp.policies.wrappers import Wrapping
 from orderdp.policy import Context, Policy, Selection, Table, describe, nominal_ratio, size_bounds
 
 __all__ = [

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from orderdp._files import replacing
 from orderdp.errors import ConfigError
-from orderdp.replacing import replacing
+from orderdp.experiments.statistics import Row
+from orderdp.report import chart_data as run_data
+from orderdp.report.chart_data import Numbers, Series, series, words_for
+from orderdp.report.tables import as_title, is_further_test, metric_name
 
-__all__ = ["altair", "check_ending", "save"]
+__all__ = ["Chart", "altair", "charts", "check_ending", "colour", "dashes", "legend", "save", "tip"]
+
 
 _KINDS: dict[str, dict[str, Any]] = {".png": {"scale_factor": 2.0}, ".svg": {}, ".html": {"inline": True}}
 
@@ -41,3 +49,262 @@ def save(chart: Any, path: Path) -> None:
     kind = check_ending(path)
     with replacing(path, kind) as temporary:
         chart.save(os.fspath(temporary), **_KINDS[kind])
+
+
+def colour(points: Numbers, looks: dict[str, Series]) -> tuple[Any, Any, Any]:
+    """The colour of each method, and how a click on the legend dims the others."""
+    alt = altair()
+    colours = {looks[point["label"]].method: looks[point["label"]].colour for point in points}
+    scale = alt.Scale(domain=list(colours), range=list(colours.values()))
+    pick = alt.selection_point(fields=["method"], bind="legend")
+    opacity = alt.condition(pick, alt.value(1.0), alt.value(0.12))
+    return alt.Color("method:N", title=None, scale=scale, legend=legend()), pick, opacity
+
+
+def dashes(points: Numbers, looks: dict[str, Series]) -> dict[str, Any]:
+    """Dashes for the ratio, where there is more than one; what was asked for none is drawn through."""
+    alt = altair()
+    found = [looks[label] for label in dict.fromkeys(point["label"] for point in points)]
+    shown = {look.ratio: list(look.dash) for look in found if look.ratio}
+    if len(shown) < 2:
+        return {}
+    scale = alt.Scale(domain=[*shown, ""], range=[*shown.values(), [1, 0]])
+    below = legend("bottom", values=list(shown))
+    return {"strokeDash": alt.StrokeDash("ratio:N", title=None, scale=scale, legend=below)}
+
+
+def legend(orient: str = "top", **options: Any) -> Any:
+    """Above or below the chart, where it takes no width."""
+    alt = altair()
+    return alt.Legend(orient=orient, symbolStrokeWidth=2, labelLimit=200, **options)
+
+
+def tip(field: str, title: str, form: str | None = None) -> Any:
+    """A line of a tooltip."""
+    alt = altair()
+    return alt.Tooltip(field, title=title) if form is None else alt.Tooltip(field, title=title, format=form)
+
+
+_HEIGHT = 300
+
+
+_HEIGHT_OF_SMALL = 200
+
+
+_CROWDED = 12
+
+
+_PART_COLOURS = {
+    "training": "#4477aa",
+    "selection": "#e0606f",
+    "overhead": "#c0a92c",
+    "proxy": "#9a55a8",
+    "evaluation": "#9a9a9a",
+    "diagnosis": "#5f7f5f",
+}
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A chart with its words; without anything to show, `chart` is None and `text` says why.
+
+    Attributes:
+        name: Good for a file name.
+        title: Shown above it.
+        text: What it shows, in a sentence.
+        chart: Altair's.
+    """
+
+    name: str
+    title: str
+    text: str
+    chart: Any
+
+
+def charts(rows: Sequence[Row], width: int | str = 640) -> list[Chart]:
+    """All charts of one task.
+
+    Args:
+        rows: The comparison.
+        width: In pixels, or "container" for as wide as the page has room.
+    """
+    return [_sized(chart, width) for chart in _all(rows, series(rows))]
+
+
+def _sized(chart: Chart, width: int | str) -> Chart:
+    if chart.chart is None:
+        return chart
+    fit = altair().AutoSizeParams(type="fit-x", contains="padding")
+    sized = chart.chart.properties(width=width, autosize=fit)
+    if isinstance(width, int):  # the page counts its columns itself, as wide as it happens to be
+        sized = sized.configure_legend(columns=max(1, width // 140))
+    return replace(chart, chart=sized)
+
+
+def _all(rows: Sequence[Row], looks: dict[str, Series]) -> Iterator[Chart]:
+    points = run_data.final_points(rows, looks)
+    metric = metric_name(rows)
+    yield _chart("accuracy", f"{as_title(metric)} against what is left out", _FINAL, _final, points, looks, metric)
+    if is_further_test(rows):
+        return  # the rest is about the training, and stands there
+    learning = run_data.curves(rows, looks, lambda epoch: epoch.get("metric"))
+    unit, unit_name = run_data.time_unit(point["seconds"] for point in learning)
+    learning = [{**point, "spent": round(point["seconds"] / unit, 4)} for point in learning]
+    yield _chart("time-to-accuracy", f"Time to {metric}", _TIME, _time_to, learning, looks, metric, unit_name)
+    yield _chart("learning-curves", "Learning curves", _LEARNING, _learning, learning, looks, metric)
+    full = run_data.full_epoch(rows)
+    learned = [] if full is None else run_data.curves(rows, looks, run_data.learned_percent, full)
+    if learned:  # earlier versions did not record it
+        yield _chart("learned", "Share of samples learned", _LEARNED, _learned, learned, looks)
+    yield _chart("cost", "Where the time goes", _COST, _cost, run_data.cost_parts(rows, looks), looks)
+    yield _chart("usage", "How often samples are used", _USAGE, _usage, run_data.usage_shares(rows, looks), looks)
+    for place, name in enumerate(run_data.diagnostic_names(rows), start=1):
+        found = run_data.curves(rows, looks, run_data.diagnostic(name))
+        title, text = words_for(name)
+        file_name = f"diagnostic-{place}-" + re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+        yield _chart(file_name, title, text, _diagnostic, found, looks, title[:1].lower() + title[1:])
+
+
+_FINAL = "After the last epoch, mean and standard deviation over seeds; the dashed line is full data."
+
+
+_TIME = "Over the time spent on training, selection, overhead and a coreset's proxy; evaluation is not counted."
+
+
+_LEARNING = "On the test set after each epoch, mean and standard deviation over seeds. The steep beginning is cut off."
+
+
+_LEARNED = (
+    "Samples whose last stored loss is at or below the threshold of the method's policy; where it has none, that of a "
+    "right class with probability 0.9. Mean and standard deviation over seeds."
+)
+
+
+_COST = "Mean over seeds, per run."
+
+
+_USAGE = "Share of the samples that were trained on so many times. Full data uses each one once an epoch."
+
+
+def _chart(name: str, title: str, text: str, draw: Any, numbers: run_data.Numbers, *rest: Any) -> Chart:
+    if not numbers:
+        return Chart(name, title, "Nothing was recorded for this chart.", None)
+    return Chart(name, title, text, draw(numbers, *rest))
+
+
+def _final(points: run_data.Numbers, looks: dict[str, Series], metric: str) -> Any:
+    alt = altair()
+    by_method, pick, opacity = colour(points, looks)
+    x = alt.X("x:Q", title="samples really left out (%)", scale=alt.Scale(nice=False, padding=15))
+    y = alt.Y("y:Q", title=f"{metric} (%)", scale=alt.Scale(zero=False, padding=12))
+    tooltip = [tip("label:N", "method"), tip("y:Q", f"{metric} (%)", ".2f"), tip("x:Q", "left out (%)", ".1f")]
+    tooltip += [tip("asked:N", "asked for"), tip("deviation:Q", "deviation", ".2f"), tip("seeds:Q", "seeds")]
+    methods = list(dict.fromkeys(point["method"] for point in points))
+    reference = alt.Chart(alt.Data(values=[point for point in points if point["policy"] == "full"][:1]))
+    layers = [reference.mark_rule(strokeDash=[5, 4], color="#808080").encode(y=y)]
+    for place, method in enumerate(methods):
+        aside = 4 * (place - len(methods) // 2) if place else 0  # or bars at the same ratio would hide each other
+        data = alt.Data(values=[point for point in points if point["method"] == method])
+        base = alt.Chart(data).encode(x=x, color=by_method, opacity=opacity)
+        layers.append(base.mark_line(strokeWidth=1.5, xOffset=aside).encode(y=y))
+        layers.append(base.mark_rule(strokeWidth=2, xOffset=aside).encode(y=alt.Y("low:Q"), y2="high:Q"))
+        layers.append(base.mark_point(filled=True, size=90, xOffset=aside).encode(y=y, tooltip=tooltip))
+    layers[-1] = layers[-1].add_params(pick)
+    return alt.layer(*layers, height=_HEIGHT)
+
+
+def _time_to(points: run_data.Numbers, looks: dict[str, Series], metric: str, unit: str) -> Any:
+    alt = altair()
+    x = alt.X("spent:Q", title=f"training time so far ({unit})", scale=alt.Scale(nice=False))
+    line, dots, _ = _curves(points, looks, x, alt.Y("y:Q", title=f"{metric} (%)", scale=_from_first_quarter(points)))
+    return alt.layer(line, dots, height=_HEIGHT)
+
+
+def _learning(points: run_data.Numbers, looks: dict[str, Series], metric: str) -> Any:
+    return _over_epochs(points, looks, f"{metric} (%)", _from_first_quarter(points))
+
+
+def _learned(points: run_data.Numbers, looks: dict[str, Series]) -> Any:
+    alt = altair()
+    x = alt.X("cost:Q", title="samples trained on so far, in epochs of full data", scale=alt.Scale(nice=False))
+    return _with_spread(points, looks, x, "samples learned (%)", alt.Scale(domainMin=0), height=_HEIGHT_OF_SMALL)
+
+
+def _diagnostic(points: run_data.Numbers, looks: dict[str, Series], title: str) -> Any:
+    return _over_epochs(points, looks, title, altair().Scale(zero=False))
+
+
+def _over_epochs(points: run_data.Numbers, looks: dict[str, Series], title: str, scale: Any) -> Any:
+    alt = altair()
+    x = alt.X("epoch:Q", title="epoch", axis=alt.Axis(tickMinStep=1), scale=alt.Scale(nice=False))
+    return _with_spread(points, looks, x, title, scale)
+
+
+def _with_spread(
+    points: run_data.Numbers, looks: dict[str, Series], x: Any, title: str, scale: Any, height: int = _HEIGHT
+) -> Any:
+    """Lines with their dots, and a band of one standard deviation where there are several seeds."""
+    alt = altair()
+    line, dots, base = _curves(points, looks, x, alt.Y("y:Q", title=title, scale=scale))
+    band = base.mark_area(fillOpacity=0.13, clip=True).encode(y=alt.Y("low:Q", title=title), y2="high:Q")
+    with_spread = any(point["seeds"] > 1 for point in points)
+    return alt.layer(*([band] if with_spread else []), line, dots, height=height)
+
+
+def _curves(points: run_data.Numbers, looks: dict[str, Series], x: Any, y: Any) -> tuple[Any, Any, Any]:
+    """Lines, dots that tell their numbers, and what both are made from."""
+    alt = altair()
+    by_method, pick, opacity = colour(points, looks)
+    base = alt.Chart(alt.Data(values=points)).encode(x=x, color=by_method, detail="label:N", opacity=opacity)
+    tooltip = [tip("label:N", "method"), tip("epoch:Q", "epoch"), tip("y:Q", "value", ".4~g")]
+    tooltip += [tip("time:N", "time so far"), tip("seeds:Q", "seeds")]
+    line = base.mark_line(strokeWidth=2, clip=True).encode(y=y, **dashes(points, looks))
+    dots = base.mark_point(filled=True, size=45, clip=True, fillOpacity=0.0 if _crowded(points, "epoch") else 1.0)
+    return line, dots.encode(y=y, tooltip=tooltip).add_params(pick), base
+
+
+def _crowded(points: run_data.Numbers, field: str) -> bool:
+    """Whether dots would hide the lines; then they are there to be pointed at, unseen."""
+    return len({point[field] for point in points}) > _CROWDED
+
+
+def _from_first_quarter(points: run_data.Numbers) -> Any:
+    """A scale that starts where the curves are after a quarter of the epochs, or their ends could not be told apart."""
+    last = max(point["epoch"] for point in points)
+    later = [point for point in points if point["epoch"] > last / 4]
+    low, high = min(point["low"] for point in later), max(point["high"] for point in later)
+    margin = 0.05 * (high - low) or 0.5
+    return altair().Scale(domain=[low - margin, high + margin], zero=False, nice=True)
+
+
+def _cost(points: run_data.Numbers, looks: dict[str, Series]) -> Any:
+    alt = altair()
+    parts = [part for part in _PART_COLOURS if any(point["part"] == part for point in points)]
+    scale = alt.Scale(domain=parts, range=[_PART_COLOURS[part] for part in parts])
+    labels = list(dict.fromkeys(point["label"] for point in points))
+    unit, name = run_data.time_unit(point["seconds"] for point in points)
+    values = [{**point, "spent": round(point["seconds"] / unit, 4)} for point in points]
+    chart = alt.Chart(alt.Data(values=values), height=24 * len(labels)).mark_bar()
+    return chart.encode(
+        x=alt.X("spent:Q", title=f"time of a run ({name})", stack="zero"),
+        y=alt.Y("label:N", title=None, sort=labels, axis=alt.Axis(labelLimit=160)),
+        color=alt.Color("part:N", title=None, scale=scale, legend=legend()),
+        order=alt.Order("place:Q"),
+        tooltip=[tip("label:N", "method"), tip("part:N", "part"), tip("time:N", "time")],
+    )
+
+
+def _usage(points: run_data.Numbers, looks: dict[str, Series]) -> Any:
+    alt = altair()
+    by_method, pick, opacity = colour(points, looks)
+    base = alt.Chart(alt.Data(values=points)).encode(
+        x=alt.X("x:Q", title="times trained on", axis=alt.Axis(tickMinStep=1), scale=alt.Scale(nice=False)),
+        y=alt.Y("y:Q", title="share of the samples (%)"),
+        color=by_method,
+        detail="label:N",
+        opacity=opacity,
+    )
+    tooltip = [tip("label:N", "method"), tip("times:N", "times trained on"), tip("y:Q", "samples (%)", ".2f")]
+    line = base.mark_line(interpolate="step", strokeWidth=2).encode(**dashes(points, looks))
+    dots = base.mark_point(filled=True, size=45, fillOpacity=0.0 if _crowded(points, "x") else 1.0)
+    return alt.layer(line, dots.encode(tooltip=tooltip).add_params(pick), height=_HEIGHT)

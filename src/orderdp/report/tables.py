@@ -3,9 +3,35 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-__all__ = ["show"]
+from orderdp.experiments.config import planned_epochs
+from orderdp.experiments.records import Run
+from orderdp.experiments.statistics import Difference, Row
+
+__all__ = [
+    "Cell",
+    "Column",
+    "as_title",
+    "columns",
+    "commands",
+    "counted_out",
+    "duration",
+    "headline",
+    "in_percent",
+    "is_further_test",
+    "metric_name",
+    "note",
+    "run_list",
+    "shared_settings",
+    "show",
+    "show_comparison",
+    "task_name",
+    "tasks",
+]
 
 
 def show(
@@ -55,3 +81,324 @@ def _show_plainly(title: str, header: Sequence[str], lines: list[tuple[str, ...]
     print(title)  # noqa: T201
     for line in shown:
         print("  " + "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())  # noqa: T201
+
+
+def tasks(rows: Sequence[Row]) -> list[list[Row]]:
+    """The rows, those of each task together; a run killed before it could say what it is goes with the first."""
+    known = [row.task for row in rows if any(value is not None for _, value in row.task)]
+    found: dict[Any, list[Row]] = {task: [] for task in known or [rows[0].task]}
+    for row in rows:
+        found[row.task if row.task in found else next(iter(found))].append(row)
+    return list(found.values())
+
+
+def task_name(rows: Sequence[Row], all_tasks: Sequence[Sequence[Row]]) -> str:
+    """Data and model, or the task that brings both, and whatever else tells it from the others."""
+    task = dict(rows[0].task)
+    others = [dict(other[0].task) for other in all_tasks]
+    named = ("data", "model") if task.get("task") is None else ("task",)
+    name = ", ".join(str(task[field]) for field in named if task.get(field) is not None)
+    special = [
+        f"{field} {task[field]}"
+        for field in task
+        if field not in ("data", "model", "task") and any(other[field] != task[field] for other in others)
+    ]
+    return ", ".join([name or "runs", *special])
+
+
+def metric_name(rows: Sequence[Row]) -> str:
+    """What the task calls its metric; accuracy where nothing was recorded."""
+    summaries = (run.summary or {} for row in rows for run in row.runs)
+    return next((str(summary["metric_name"]) for summary in summaries if summary.get("metric_name")), "accuracy")
+
+
+def in_percent(metric: str) -> str:
+    """The metric with its unit, which must not look like a part of the name.
+
+    >>> in_percent("accuracy"), in_percent("within 0.1")
+    ('accuracy %', 'within 0.1 (%)')
+    """
+    return f"{metric} %" if metric[-1:].isalpha() else f"{metric} (%)"
+
+
+def as_title(metric: str) -> str:
+    """The metric's name where a sentence begins; one that has its own capitals keeps them.
+
+    >>> as_title("accuracy"), as_title("mIoU")
+    ('Accuracy', 'mIoU')
+    """
+    return metric[:1].upper() + metric[1:] if metric.islower() else metric
+
+
+def is_further_test(rows: Sequence[Row]) -> bool:
+    """Whether the rows are another view of runs, by a further test set."""
+    return any(run.tested_on is not None for row in rows for run in row.runs)
+
+
+def counted_out(rows: Sequence[Row]) -> list[dict[str, str]]:
+    """Runs that failed or have no end, said plainly."""
+    result = []
+    for row in rows:
+        for run in row.failed:
+            reason = run.reason if run.failed else "no final metric was recorded"
+            result.append({"state": "Failed", "text": f"{row.label}, seed {run.seed}: {reason}", "id": run.id})
+        for run in row.unfinished:
+            result.append(
+                {"state": "Unfinished", "text": f"{row.label}, seed {run.seed}: {_reached(run)}", "id": run.id}
+            )
+    return result
+
+
+def _reached(run: Run) -> str:
+    epochs = run.config.get("epochs")
+    if not epochs:
+        return f"{len(run.epochs)} epochs"
+    planned = planned_epochs(run.config.get("policy", ""), epochs, run.config.get("prune_ratio"))
+    return f"{len(run.epochs)} of {planned} epochs"
+
+
+def commands(runs: Sequence[Run]) -> list[str]:
+    """What was typed, each once."""
+    return list(dict.fromkeys(run.command for run in runs if run.command))
+
+
+def shared_settings(runs: Sequence[Run]) -> list[tuple[str, str]]:
+    """Settings, versions and host, as far as all runs agree."""
+    facts = [_facts(run) for run in runs]
+    return [(name, value) for name, value in facts[0].items() if all(fact.get(name) == value for fact in facts)]
+
+
+def run_list(runs: Sequence[Run]) -> list[dict[str, str]]:
+    """Each run with whatever it does not share with all others."""
+    shared = dict(shared_settings(runs))
+    return [
+        {
+            "id": run.id,
+            "state": "done" if run.done else "failed" if run.failed else "unfinished",
+            "special": ", ".join(f"{name} {value}" for name, value in _facts(run).items() if name not in shared),
+        }
+        for run in runs
+    ]
+
+
+def _facts(run: Run) -> dict[str, str]:
+    """Everything that was recorded about how a run was made, flat."""
+    versions = {f"{name} version": value for name, value in run.versions.items()}
+    facts = {**run.config, **versions, **run.host, "started": run.started}
+    return {name.replace("_", " "): _text(value) for name, value in facts.items() if value not in (None, {}, [])}
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+_NOTHING = "–"  # noqa: RUF001
+
+
+_CONTROLS = ("full", "reduced", "random")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What stands in a table: a value, something smaller beside it, and what it is sorted by."""
+
+    text: str
+    detail: str = ""
+    order: float | str | None = None
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to show."""
+        return self.text == _NOTHING and not self.detail
+
+
+@dataclass(frozen=True)
+class Column:
+    """A title, and what it shows of a row."""
+
+    title: str
+    cell: Callable[[Row], Cell]
+    numeric: bool = True
+
+
+def columns(metric: str, *, times: bool = True) -> tuple[Column, ...]:
+    """The table's columns.
+
+    Args:
+        metric: What it is called, with its unit.
+        times: Whether time is among them; not for runs on a machine that had other work to do.
+    """
+    return (
+        Column("Method", lambda row: Cell(row.label, note(row), row.label), numeric=False),
+        Column(as_title(metric), _metric),
+        Column("Samples saved", _saved),
+        *([Column("Time saved", _time)] if times else []),
+        Column("Against full data", lambda row: _difference(row.against_full)),
+        Column("Against fewer epochs", lambda row: _difference(row.against_reduced)),
+        Column("Against random", lambda row: _difference(row.against_random)),
+        Column("Verdict", lambda row: Cell(row.verdict, order=row.verdict), numeric=False),
+    )
+
+
+def headline(rows: Sequence[Row], *, times: bool = True) -> list[str]:
+    """The verdict on one task in sentences; the first is the most important.
+
+    Args:
+        rows: Of the task.
+        times: Whether to speak of time, too.
+    """
+    if not any(row.runs for row in rows):
+        failed = sum(len(row.failed) for row in rows)
+        unfinished = sum(len(row.unfinished) for row in rows)
+        return [f"No run has come to its end: {unfinished} unfinished, {failed} failed."]
+    methods = [row for row in rows if row.policy not in _CONTROLS] or [row for row in rows if row.policy != "full"]
+    judged = [row for row in methods if row.against_full is not None]
+    if not judged:
+        waiting = not any(row.runs for row in methods)
+        what = "a method to set against full data" if waiting else "full data of the same seeds"
+        return [f"Nothing can be said yet: there is no finished run of {what}."]
+    best = max(judged, key=_merit)
+    return [_main_sentence(best, times), *_control_sentences(best)]
+
+
+def _merit(row: Row) -> tuple[int, float]:
+    """Lossless before all others, and of those what saves most; else what loses least for sure.
+
+    "No measurable loss" is no merit by itself: it is said of whatever was measured badly enough, and a loss that is
+    known to be small is worth more than one that may be large.
+    """
+    difference = row.against_full
+    if difference is None or difference.low is None:
+        return 0, row.metric or 0.0
+    if row.verdict == "lossless":
+        return 2, row.saved or 0.0
+    return 1, difference.low
+
+
+def _main_sentence(row: Row, times: bool) -> str:
+    difference = row.against_full
+    pairs = difference.pairs if difference else 0
+    result = f"{row.label} trained on {_change(row.saved, 'fewer', 'more')} samples"
+    if times and row.saved_time is not None:
+        result += f" and took {_change(row.saved_time, 'less', 'more')} time"
+    result += f" than full data: {row.verdict}"
+    if pairs > 1:
+        result += f", over {pairs} seeds"
+    elif difference is not None:
+        result += f"; the difference is {difference.mean:+.2f} points"
+    if row.failed:
+        result += f"; {len(row.failed)} of its runs failed and {'is' if len(row.failed) == 1 else 'are'} not counted"
+    return result + "."
+
+
+def _control_sentences(row: Row) -> list[str]:
+    like = "at nearly the same cost" if row.prune_ratio is None else "at the same ratio"
+    controls = (
+        (row.against_reduced, "full data with fewer epochs at the same cost"),
+        (row.against_random, f"dynamic random {like}"),
+    )
+    return [f"It is {_relation(found)} {name} ({_interval(found)})." for found, name in controls if found is not None]
+
+
+def _relation(difference: Difference) -> str:
+    if difference.low is None or difference.high is None:
+        return f"{difference.mean:+.2f} points against"
+    if difference.low > 0:
+        return f"{difference.mean:.2f} points better than"
+    if difference.high < 0:
+        return f"{-difference.mean:.2f} points worse than"
+    return "not measurably different from"
+
+
+def _interval(difference: Difference) -> str:
+    if difference.low is None or difference.high is None:
+        return "one seed, no interval"
+    return f"{difference.low:.2f} to {difference.high:.2f}"
+
+
+def _change(share: float | None, down: str, up: str) -> str:
+    share = share or 0.0
+    return f"{100 * abs(share):.1f} % {down if share >= 0 else up}"
+
+
+def duration(seconds: float | None) -> str:
+    """A time in the unit that suits it.
+
+    >>> duration(0.5), duration(75), duration(5400)
+    ('0.50 s', '75.0 s', '1.50 h')
+    """
+    if seconds is None:
+        return _NOTHING
+    for limit, unit, name in ((10, 1, "2"), (120, 1, "1"), (3600, 60, "1")):
+        if seconds < limit:
+            return f"{seconds / unit:.{name}f} {'s' if unit == 1 else 'min'}"
+    return f"{seconds / 3600:.2f} h"
+
+
+def note(row: Row) -> str:
+    """How many runs the row stands on, and which are not in it."""
+    parts = [f"{len(row.runs)} {'seed' if len(row.runs) == 1 else 'seeds'}"]
+    for count, word in ((len(row.failed), "failed"), (len(row.unfinished), "unfinished"), (row.repeated, "repeated")):
+        parts += [f"{count} {word}"] if count else []
+    return ", ".join(parts)
+
+
+def _metric(row: Row) -> Cell:
+    if row.metric is None:
+        return Cell(_NOTHING)
+    spread = "" if row.deviation is None else f" ± {row.deviation:.2f}"
+    return Cell(f"{row.metric:.2f}{spread}", order=row.metric)
+
+
+def _saved(row: Row) -> Cell:
+    return Cell(_NOTHING) if row.saved is None else Cell(f"{100 * row.saved:.1f} %", order=row.saved)
+
+
+def _time(row: Row) -> Cell:
+    if row.saved_time is None:
+        return Cell(_NOTHING, duration(row.seconds) if row.seconds is not None else "")
+    return Cell(f"{100 * row.saved_time:.1f} %", duration(row.seconds), row.saved_time)
+
+
+def _difference(difference: Difference | None) -> Cell:
+    if difference is None:
+        return Cell(_NOTHING)
+    return Cell(f"{difference.mean:+.2f}", _interval(difference), difference.mean)
+
+
+_SAVED_AND_GAINED = ("samples", "time", "vs full", "vs fewer", "vs random")
+
+
+def show_comparison(title: str, rows: Sequence[Row], say: Callable[[str], None]) -> None:
+    """Prints what was measured of one task.
+
+    Args:
+        title: What was trained.
+        rows: The settings that were compared.
+        say: Where sentences go.
+    """
+    header = ("", in_percent(metric_name(rows)), *_SAVED_AND_GAINED)
+    lines = [_line(row) for row in rows]
+    used = [place for place, name in enumerate(header) if place == 0 or any(line[place] for line in lines)]
+    shown = [[line[place] for place in used] for line in lines]
+    show(f"{title}: samples and time saved, points gained", [header[place] for place in used], shown, numbers=True)
+    for row in rows:
+        troubled = row.failed or row.unfinished
+        if troubled or row.policy != "full":
+            # The table does not say over how many seeds its means are; where some are missing, that must not be missed.
+            say(f"  {row.label}: {row.verdict}" + (f" ({note(row)})" if troubled else ""))
+
+
+def _line(row: Row) -> list[str]:
+    spread = "" if row.deviation is None else f" ± {row.deviation:.2f}"
+    return [
+        row.label,
+        "" if row.metric is None else f"{row.metric:.2f}{spread}",
+        "" if row.saved is None else f"{row.saved:.1%}",
+        "" if row.saved_time is None else f"{row.saved_time:.1%}",
+        *(_points(difference) for difference in (row.against_full, row.against_reduced, row.against_random)),
+    ]
+
+
+def _points(difference: Difference | None) -> str:
+    return "" if difference is None else f"{difference.mean:+.2f}"

@@ -14,22 +14,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from orderdp.streaming.gate import Gate, KeptStream
-    from orderdp.streaming.growth import GrowingPruner
-    from orderdp.streaming.heap import TopHeap
-    from orderdp.streaming.keyfilter import KeyFilter
-    from orderdp.streaming.onepass import OnePass
-
-_HOMES = {
-    "Gate": "gate",
-    "GrowingPruner": "growth",
-    "KeptStream": "gate",
-    "KeyFilter": "keyfilter",
-    "OnePass": "onepass",
-    "TopHeap": "heap",
-}
+    from orderdp.streaming.growing import GrowingPruner
+    from orderdp.streaming.key_filter import KeyFilter
+    from orderdp.streaming.one_pass import OnePass, TopHeap
+    from orderdp.streaming.worker_channel import Gate, KeptStream
 
 __all__ = ["Gate", "GrowingPruner", "KeptStream", "KeyFilter", "OnePass", "TopHeap"]
+
+
+_HOMES = {
+    "Gate": "worker_channel",
+    "GrowingPruner": "growing",
+    "KeptStream": "worker_channel",
+    "KeyFilter": "key_filter",
+    "OnePass": "one_pass",
+    "TopHeap": "one_pass",
+}
 
 
 def __getattr__(name: str) -> Any:

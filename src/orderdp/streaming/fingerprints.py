@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from orderdp.draw import fair_hash
+from orderdp._draw import fair_hash
 from orderdp.errors import DatasetError
 
 __all__ = ["collision_bound", "fingerprint", "fingerprints", "is_drawn", "listed", "share_threshold"]
+
 
 _ALL = 1 << 64
 

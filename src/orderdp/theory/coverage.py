@@ -18,17 +18,20 @@ from typing import Literal
 
 import numpy as np
 
+from orderdp._validation import is_count
 from orderdp.errors import ConfigError
-from orderdp.planning import is_count
-from orderdp.theory.checks import check_design
-from orderdp.theory.unimodal import hypergeometric
+from orderdp.theory._checks import check_design
+from orderdp.theory.rank_rules import hypergeometric
 
 __all__ = ["Coverage", "Ranks", "coverage"]
 
+
 Ranks = Literal["unseen-first", "uniform", "seen-first"]
+
 
 # Up to here the whole distribution of the chain is followed; above, its mean path, from which it hardly strays.
 _EXACT_UP_TO = 400
+
 
 # Looked for no further: some samples may never be seen.
 _LAST_EPOCH = 10_000

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from orderdp._validation import is_count
 from orderdp.errors import ConfigError
-from orderdp.planning import is_count
-from orderdp.theory.checks import checked_losses, checked_positive
+from orderdp.theory._checks import checked_losses, checked_positive
 
 __all__ = ["SkipChances", "gradient_bound", "skip_bias_bound", "skip_chances", "skip_surrogate_loss"]
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from orderdp._planning import pool_sizes, steps_within
+from orderdp._validation import check_dials, is_count
 from orderdp.errors import ConfigError
-from orderdp.planning import check_dials, is_count, pool_sizes, steps_within
+from orderdp.theory._checks import check_design, checked_positive
 from orderdp.theory.bounds import deviation, sampling_rate
-from orderdp.theory.checks import check_design, checked_positive
 from orderdp.theory.coverage import coverage
-from orderdp.theory.rules import Top
+from orderdp.theory.rank_rules import Top
 from orderdp.theory.weights import weights_at
 
 __all__ = ["Plan", "plan"]

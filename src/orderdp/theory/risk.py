@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from orderdp.errors import ConfigError
-from orderdp.theory.checks import checked_losses
-from orderdp.theory.rules import RankRule, as_rule
+from orderdp.theory._checks import checked_losses
+from orderdp.theory.rank_rules import RankRule, as_rule
 
 __all__ = ["horvitz_thompson", "surrogate_loss", "surrogate_weights"]
 
@@ -54,7 +54,7 @@ def horvitz_thompson(losses: Any, s: int, q: int | RankRule) -> np.ndarray:
     Needs a rule that can keep every rank, such as `Mixed`. Plain top-q cannot: the easiest samples are never kept, and
     no weight makes up for that.
 
-    >>> from orderdp.theory.rules import Mixed
+    >>> from orderdp.theory.rank_rules import Mixed
     >>> horvitz_thompson([1.0, 2.0, 3.0, 4.0], s=3, q=Mixed(top=1, uniform=1)).round(4).tolist()
     [1.3333, 1.3333, 1.0, 0.6667]
 

@@ -1,0 +1,335 @@
+"""Random streams named by what they are for.
+
+A stream is a function of (seed, tags) and of nothing else: no global state is read or written, and any process
+that knows the tags can make the same numbers.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import blake2b
+from typing import Protocol
+
+import numpy as np
+
+__all__ = [
+    "BLOCK",
+    "Streams",
+    "counts_by_block",
+    "fair_hash",
+    "generator",
+    "key64",
+    "pool_choices",
+    "pool_mask",
+    "pool_scores",
+    "ranking",
+    "top_of_part",
+    "top_of_pool",
+    "visiting_order",
+]
+
+
+def generator(seed: int, *tags: int | str) -> np.random.Generator:
+    """A fresh generator for the stream called `tags` under `seed`.
+
+    >>> generator(0, "pool", 3).permutation(5).tolist() == generator(0, "pool", 3).permutation(5).tolist()
+    True
+    """
+    entropy = int.from_bytes(_digest(seed, tags, 16), "little")
+    return np.random.Generator(np.random.SFC64(np.random.SeedSequence(entropy)))
+
+
+def key64(seed: int, *tags: int | str) -> int:
+    """A 64-bit key for the stream called `tags` under `seed`, for hashing."""
+    return int.from_bytes(_digest(seed, tags, 8), "little")
+
+
+def _digest(seed: int, tags: tuple[int | str, ...], size: int) -> bytes:
+    # A digest, because SeedSequence([1]) and SeedSequence([1, 0]) are the same stream: lists of numbers of
+    # different lengths or sizes are padded and joined before they are mixed.
+    text = repr((int(seed), *(tag if isinstance(tag, str) else int(tag) for tag in tags)))
+    return blake2b(text.encode(), digest_size=size).digest()
+
+
+# Numpy's own sampler refuses larger populations.
+_MOST_FOR_NUMPY = 10**9 - 1
+
+
+def counts_by_block(widths: np.ndarray, s: int, rng: np.random.Generator) -> np.ndarray:
+    """How many of a uniform pool of `s` fall on each block; multivariate hypergeometric.
+
+    Args:
+        widths: Samples in each block, int64.
+        s: Size of the pool.
+        rng: Where chance comes from.
+    """
+    if int(widths.sum()) <= _MOST_FOR_NUMPY:
+        return rng.multivariate_hypergeometric(widths, s, method="marginals")
+    return _tossed(widths, s, rng)
+
+
+def _tossed(widths: np.ndarray, s: int, rng: np.random.Generator) -> np.ndarray:
+    """The same by tosses and a correction of about the square root of the population."""
+    counts: np.ndarray = rng.binomial(widths, s / int(widths.sum())).astype(np.int64)
+    surplus = int(counts.sum()) - s
+    if surplus > 0:
+        counts -= _few(counts, surplus, rng)
+    elif surplus < 0:
+        counts += _few(widths - counts, -surplus, rng)
+    return counts
+
+
+def _few(widths: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
+    """How many of `count` distinct members, drawn one by one, fall on each block."""
+    ends = np.cumsum(widths)
+    drawn = np.empty(0, dtype=np.int64)
+    while len(drawn) < count:
+        # Drawn in turn and kept when new: the first `count` different ones are a uniform set.
+        more = rng.integers(0, int(ends[-1]), count - len(drawn))
+        together = np.concatenate((drawn, more))
+        _, first = np.unique(together, return_index=True)
+        drawn = together[np.sort(first)]
+    return np.bincount(np.searchsorted(ends, drawn, side="right"), minlength=len(widths))
+
+
+#: Samples in a block. Changing it changes which samples a seed draws.
+BLOCK = 1 << 16
+
+
+# Up to so many indices, which the processor's cache holds, a shuffle is faster than a sort.
+_SHUFFLE = 1 << 20
+
+
+# Up to so many words, threads cost more than they save.
+_SORT_ALONE = 1 << 22
+
+
+class Streams(Protocol):
+    """Makes the generator that belongs to some tags."""
+
+    def __call__(self, *tags: int | str) -> np.random.Generator:
+        """The generator called `tags`."""
+        ...
+
+
+def pool_mask(n: int, s: int, rng: Streams) -> np.ndarray:
+    """Marks a uniform pool: exactly `s` of `n` samples, every such set equally likely.
+
+    >>> from functools import partial
+    >>> from orderdp._draw import generator
+    >>> int(pool_mask(10, 6, partial(generator, 0)).sum())
+    6
+    """
+    mask = np.ones(n, dtype=np.bool_)
+    for start, stop, chosen, are_in in pool_choices(n, s, rng):
+        mask[start:stop] = not are_in
+        mask[start:stop][chosen] = are_in
+    return mask
+
+
+def pool_scores(scores: np.ndarray, s: int, rng: Streams) -> np.ndarray:
+    """The scores of a uniform pool of `s` samples, and -inf for the others.
+
+    The pool is that of `pool_mask`.
+    """
+    pooled: np.ndarray = scores.copy()
+    outside = np.float32(-np.inf)
+    for start, stop, chosen, are_in in pool_choices(len(scores), s, rng):
+        block = pooled[start:stop]
+        if are_in:
+            block[:] = outside
+            block[chosen] = scores[start:stop][chosen]
+        else:
+            block[chosen] = outside
+    return pooled
+
+
+def top_of_pool(pooled: np.ndarray, q: int, tie_key: int) -> np.ndarray:
+    """The indices of the `q` largest scores of a pool, ascending; equal scores are chosen among fairly.
+
+    Args:
+        pooled: Scores in any precision, as from `pool_scores`; +inf ranks first, -inf, which is what is not in the
+            pool, last. No NaN.
+        q: How many to keep; more than the pool has are filled up from what is not in it.
+        tie_key: Key of the hash that orders equal scores.
+    """
+    ordered = pooled.copy()
+    ordered.partition(len(pooled) - q)
+    threshold = ordered[len(pooled) - q]
+    del ordered
+    kept = pooled >= threshold
+    if int(np.count_nonzero(kept)) == q:
+        return np.flatnonzero(kept)
+    tied = pooled == threshold
+    kept &= ~tied
+    del pooled  # the hashes of a draw in which all are tied need the memory
+    missing = q - int(np.count_nonzero(kept))
+    _keep_smallest_hashes(tied, missing, tie_key)
+    kept |= tied
+    return np.flatnonzero(kept)
+
+
+def top_of_part(part: np.ndarray, scores: np.ndarray, count: int, tie_key: int) -> np.ndarray:
+    """The `count` of the samples `part` with the largest `scores`, in the order in which they stand in `part`."""
+    best_first = np.lexsort((fair_hash(part, tie_key), -scores))
+    return part[np.sort(best_first[:count])]
+
+
+def ranking(scores: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """The places of all scores from the largest to the smallest, equal ones in random order.
+
+    Sorts words that carry a score above a place, which is several times faster than a stable sort by score.
+
+    >>> ranking(np.array([2.0, np.inf, -1.0, 3.0], dtype=np.float32), np.random.default_rng(0)).tolist()
+    [1, 3, 0, 2]
+
+    Args:
+        scores: In single precision; no NaN.
+        rng: Decides among equal scores.
+    """
+    n = len(scores)
+    assert n <= 1 << 32, "a place must fit into half a word"
+    order = visiting_order(np.arange(n), n, rng)
+    bits = (np.float32(0) - scores[order]).view(np.int32)  # not -scores: 0 and -0 are equal and must look alike
+    # As whole numbers in the same order: below 0 all bits are turned, above it the sign.
+    keys = np.where(bits < 0, ~bits, bits ^ np.int32(-(1 << 31))).view(np.uint32)
+    words = keys.astype(np.uint64) << np.uint64(32)
+    words |= np.arange(n, dtype=np.uint64)
+    _sort(words)
+    words &= np.uint64((1 << 32) - 1)
+    ranked: np.ndarray = order[words.view(np.int64)]
+    return ranked
+
+
+def visiting_order(indices: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
+    """The `indices`, each below `n` and unique, in a uniformly random order. Uses their memory for it.
+
+    Many indices are put in order by sorting random words that carry an index in their low bits, which is several
+    times faster than a shuffle once they outgrow the processor's cache. The few words whose random parts are equal
+    would come out in the order of their indices; they are put in random order among themselves afterwards.
+    """
+    if len(indices) <= _SHUFFLE:
+        rng.shuffle(indices)
+        return indices
+    bits = np.uint64(max(n - 1, 1).bit_length())
+    low = np.uint64((1 << int(bits)) - 1)
+    words = indices.view(np.uint64)
+    for start in range(0, len(words), BLOCK):
+        block = words[start : start + BLOCK]
+        block |= rng.bit_generator.random_raw(len(block)) & ~low
+    _sort(words)
+    _shuffle_equal_prefixes(words, bits, rng)
+    words &= low
+    return words.view(np.int64)
+
+
+def fair_hash(indices: np.ndarray, key: int) -> np.ndarray:
+    """A 64-bit hash of each index under `key`. Different indices never collide (each step can be undone)."""
+    h = indices.astype(np.uint64)
+    h *= np.uint64(0x9E3779B97F4A7C15)
+    h += np.uint64(key)
+    h ^= h >> np.uint64(30)
+    h *= np.uint64(0xBF58476D1CE4E5B9)
+    h ^= h >> np.uint64(27)
+    h *= np.uint64(0x94D049BB133111EB)
+    h ^= h >> np.uint64(31)
+    return h
+
+
+def _blocks(n: int) -> Iterator[tuple[int, int]]:
+    return ((start, min(start + BLOCK, n)) for start in range(0, n, BLOCK))
+
+
+def pool_choices(
+    n: int, s: int, rng: Streams, first: int = 0, last: int | None = None
+) -> Iterator[tuple[int, int, np.ndarray, bool]]:
+    """For each block, which of its samples are in the pool; or which are not, where those are fewer.
+
+    Nothing where all are in it. Whoever holds a part of the samples asks for the blocks that have some of them.
+
+    Args:
+        n: Number of samples.
+        s: Size of the pool.
+        rng: The draw's streams.
+        first: The first block.
+        last: The block to stop before; None for all.
+
+    Yields:
+        start, stop: which samples the block has. chosen: places in it. are_in: whether those are in the pool.
+    """
+    if s == n:
+        return
+    counts = _counts(n, s, rng("pool")) if n > BLOCK else [s]
+    last = len(counts) if last is None else last
+    for block in range(first, last):
+        start, stop = block * BLOCK, min((block + 1) * BLOCK, n)
+        width, count = stop - start, int(counts[block])
+        are_in = 2 * count <= width  # a choice costs by the number chosen
+        size = count if are_in else width - count
+        yield start, stop, rng("pool", block).choice(width, size, replace=False, shuffle=False), are_in
+
+
+def _counts(n: int, s: int, rng: np.random.Generator) -> np.ndarray:
+    """How many of each block are in the pool."""
+    widths = np.full(-(-n // BLOCK), BLOCK, dtype=np.int64)
+    widths[-1] = n - BLOCK * (len(widths) - 1)
+    return counts_by_block(widths, s, rng)
+
+
+def _keep_smallest_hashes(marked: np.ndarray, count: int, key: int) -> None:
+    """Leaves marked only the `count` marked samples with the smallest hashes.
+
+    The hashes are made twice, block by block, because keeping the indices beside them would double the memory
+    of the first draw, where every sample is tied.
+    """
+    if count == 0:
+        marked[:] = False
+        return
+    hashes = np.empty(int(np.count_nonzero(marked)), dtype=np.uint64)
+    filled = 0
+    for start, stop in _blocks(len(marked)):
+        found = fair_hash(np.flatnonzero(marked[start:stop]) + start, key)
+        hashes[filled : filled + len(found)] = found
+        filled += len(found)
+    hashes.partition(count - 1)
+    threshold = hashes[count - 1]
+    del hashes
+    for start, stop in _blocks(len(marked)):
+        places = np.flatnonzero(marked[start:stop])
+        marked[start:stop][places] = fair_hash(places + start, key) <= threshold
+
+
+def _sort(words: np.ndarray) -> None:
+    """Sorts in place, in as many threads as there are cores (numpy lets go of the interpreter meanwhile)."""
+    halvings = min(os.cpu_count() or 1, 8).bit_length() - 1
+    if halvings == 0 or len(words) <= _SORT_ALONE:
+        words.sort()
+        return
+    parts = [words]
+    with ThreadPoolExecutor(1 << halvings) as pool:
+        for _ in range(halvings):
+            parts = [half for halves in pool.map(_halve, parts) for half in halves]
+        list(pool.map(np.ndarray.sort, parts))
+
+
+def _halve(words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Two views of `words`, partitioned so that all of the first are smaller than all of the second."""
+    middle = len(words) // 2
+    words.partition(middle)  # one place at a time: with several, numpy does without vector instructions
+    return words[:middle], words[middle:]
+
+
+def _shuffle_equal_prefixes(words: np.ndarray, bits: np.uint64, rng: np.random.Generator) -> None:
+    """Puts sorted words that agree above their low `bits` in random order among themselves."""
+    repeated = []
+    for start in range(0, len(words) - 1, BLOCK):
+        prefixes = words[start : start + BLOCK + 1] >> bits
+        repeated.append(np.flatnonzero(prefixes[1:] == prefixes[:-1]) + start)
+    first = np.concatenate(repeated) if repeated else np.empty(0, dtype=np.int64)
+    if len(first) == 0:
+        return
+    places = np.union1d(first, first + 1)
+    group = words[places] >> bits
+    words[places] = words[places][np.lexsort((rng.bit_generator.random_raw(len(places)), group))]

@@ -1,0 +1,924 @@
+"""Where training stands. Only feedback moves it.
+
+Loaders prefetch, frameworks look at a batch before they start, progress bars ask for lengths: none of that is
+training, so none of it may move time. A position is counted where losses come back, in samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+
+from orderdp._draw import key64
+from orderdp._process_group import Team, TeamOptions
+from orderdp._warnings import Complaints
+from orderdp.checkpoint import whole_state
+from orderdp.errors import ConfigError, StateError
+from orderdp.policy import (
+    Context,
+    Policy,
+    Selection,
+    StepwisePolicy,
+    describe,
+    nominal_ratio,
+    size_bounds,
+    total_samples,
+)
+from orderdp.score_table import ScoreTable
+
+if TYPE_CHECKING:
+    from orderdp.distributed.rank_shard import Share
+    from orderdp.distributed.sync import Decision, Meeting, Standing
+
+__all__ = [
+    "Clock",
+    "Epoch",
+    "FixedEpoch",
+    "Selector",
+    "Serving",
+    "StepwiseEpoch",
+    "Timeline",
+    "View",
+    "restore_epoch",
+    "restore_selection",
+    "selection_state",
+]
+
+
+@dataclass
+class Clock:
+    """The current epoch and how much of it is done.
+
+    Attributes:
+        epoch: The epoch that is open, or the next one where none is.
+        trained: Samples of it whose losses have come back; the position from which it is served.
+        end: The position at which it ends; None while nobody goes through it.
+        cut: How it is cut into batches: samples a batch, and whether a smaller last one is left out; None if unknown.
+        step: The most samples whose losses came back at once.
+        kept_before: Samples trained on in earlier epochs.
+        moved: Whether losses have come back since it was opened or loaded.
+        idle_passes: How often it was handed out to its end since then; twice as much where that is certain.
+    """
+
+    epoch: int = 0
+    trained: int = 0
+    end: int | None = None
+    cut: tuple[int, bool] | None = None
+    step: int = 0
+    kept_before: int = 0
+    moved: bool = False
+    idle_passes: int = 0
+
+    @property
+    def epochs_done(self) -> float:
+        """Epochs trained, the current one by its share."""
+        return self.epoch + (min(1.0, self.trained / self.end) if self.end else 0.0)
+
+    @property
+    def kept(self) -> int:
+        """Samples trained on so far."""
+        return self.kept_before + self.trained
+
+    @property
+    def is_remainder(self) -> bool:
+        """Whether less is left of a begun epoch than a step takes, for somebody who may leave it out."""
+        return self.cut is None and self.end is not None and self.trained > 0 and self.end - self.trained < self.step
+
+    def tick(self, samples: int) -> bool:
+        """Counts samples whose losses have come back; says whether that ends the epoch."""
+        self.moved = True
+        self.step = max(self.step, samples)
+        self.trained += samples
+        return self.end is not None and self.trained >= self.end
+
+    def next_epoch(self) -> None:
+        """Goes on to the start of the next epoch."""
+        self.kept_before = self.kept
+        self.epoch += 1
+        self.trained, self.end = 0, None
+        self.moved, self.idle_passes = False, 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Numbers from which the clock can be set again."""
+        return asdict(self)
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Clock:
+        """A clock as it was, with nothing trained since."""
+        end, cut = state["end"], state.get("cut")
+        epoch, trained = int(state["epoch"]), int(state["trained"])
+        if epoch < 0 or trained < 0:
+            raise ValueError(f"epoch {epoch}, {trained} samples trained")
+        return cls(
+            epoch=epoch,
+            trained=trained,
+            end=None if end is None else int(end),
+            cut=None if cut is None else (int(cut[0]), bool(cut[1])),
+            step=int(state.get("step", 0)),
+            kept_before=int(state["kept_before"]),
+        )
+
+
+class Epoch(Protocol):
+    """One epoch's samples, batch by batch.
+
+    Attributes:
+        arrangement: Who put the samples in this order, to tell whether the order must be made anew for somebody
+            else; None for an order that came out of a checkpoint and stands as it is.
+    """
+
+    arrangement: Hashable | None
+
+    def __len__(self) -> int:
+        """How many samples the epoch has in all."""
+        ...
+
+    def batch(self, position: int, batch_size: int) -> list[int]:
+        """The batch that starts at `position`; empty at the end of the epoch."""
+        ...
+
+    def samples(self, start: int, stop: int) -> np.ndarray:
+        """What lies between two positions, as far as there is something."""
+        ...
+
+    def end(self, start: int, batch_size: int, drop_last: bool) -> int:
+        """The position at which batches from `start` on end."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Tensors and numbers from which the epoch can be made again."""
+        ...
+
+
+class FixedEpoch:
+    """An epoch whose order is known from the start.
+
+    Args:
+        order: The samples in visiting order.
+        cuts: Where batches end, for batches that somebody else has made; None cuts by size.
+        arrangement: Who put them in this order.
+    """
+
+    def __init__(self, order: np.ndarray, cuts: np.ndarray | None = None, arrangement: Hashable | None = None) -> None:
+        self.order = order
+        self.cuts = cuts
+        self.arrangement = arrangement
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def batch(self, position: int, batch_size: int) -> list[int]:
+        """The batch that starts at `position`; empty at the end of the epoch."""
+        stop = position + batch_size
+        if self.cuts is not None:
+            later = self.cuts[np.searchsorted(self.cuts, position, side="right") :]
+            stop = int(later[0]) if len(later) else position
+        indices: list[int] = self.order[position:stop].tolist()
+        return indices
+
+    def samples(self, start: int, stop: int) -> np.ndarray:
+        """What lies between two positions."""
+        return self.order[start:stop]
+
+    def end(self, start: int, batch_size: int, drop_last: bool) -> int:
+        """The position at which batches from `start` on end."""
+        if drop_last and self.cuts is None:
+            return start + (len(self.order) - start) // batch_size * batch_size
+        return len(self.order)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The order and the cuts."""
+        return {
+            "kind": "fixed",
+            "order": torch.tensor(self.order),
+            "cuts": None if self.cuts is None else torch.tensor(self.cuts),
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any], n: int) -> FixedEpoch:
+        """The epoch that `state` describes, checked against the number of samples."""
+        order = _indices(state["order"], n)
+        cuts = state["cuts"]
+        if cuts is not None:
+            cuts = _indices(cuts, len(order) + 1)
+            if not (len(cuts) and cuts[0] > 0 and cuts[-1] == len(order) and (np.diff(cuts) > 0).all()):
+                raise StateError(
+                    f"the checkpoint's batches must end one after the other, the last one after {len(order)} samples. "
+                    "Use another checkpoint."
+                )
+        return cls(order, cuts)
+
+
+class StepwiseEpoch:
+    """An epoch whose steps choose when their turn comes, each among its own share of the candidates.
+
+    The candidates are cut into as many shares as there are steps, in proportion to what the steps train on; so
+    nothing repeats and the epoch trains on exactly `q` samples. What has been chosen stays chosen: a loader that
+    fetches ahead, a second look and a resumed run all get the same batch.
+
+    Args:
+        policy: Who chooses.
+        table: Where the scores are.
+        context: The epoch's context.
+        q: How many samples the epoch trains on.
+        batch_size: Samples a step.
+        drop_last: Whether to leave out a last, smaller step.
+    """
+
+    def __init__(
+        self, policy: StepwisePolicy, table: ScoreTable, context: Context, q: int, batch_size: int, drop_last: bool
+    ) -> None:
+        self._policy = policy
+        self._table = table
+        self._context = context
+        self._batch_size = batch_size
+        self._total = q // batch_size * batch_size if drop_last else q
+        self._candidates = policy.candidates(context)
+        self._chosen = np.empty(self._total, dtype=np.int64)
+        self._n_chosen = 0
+        self._frozen: np.ndarray | None = None
+        self.arrangement: Hashable | None = (batch_size, drop_last)
+
+    def __len__(self) -> int:
+        return self._total
+
+    def batch(self, position: int, batch_size: int) -> list[int]:
+        """The batch that starts at `position`; empty at the end of the epoch."""
+        indices: list[int] = self.samples(position, position + batch_size).tolist()
+        return indices
+
+    def samples(self, start: int, stop: int) -> np.ndarray:
+        """What lies between two positions, chosen if it has not been yet."""
+        stop = min(stop, self._total)
+        while self._n_chosen < stop:
+            self._choose()
+        return self._chosen[start:stop]
+
+    def freeze(self, scores: np.ndarray) -> None:
+        """Lets all later choices go by these scores.
+
+        Processes that choose together must know the same. Little is lost: a candidate's score does not change before
+        its turn, unless somebody observes it.
+        """
+        if self._frozen is None:
+            self._frozen = scores
+
+    def end(self, start: int, batch_size: int, drop_last: bool) -> int:
+        """The position at which batches from `start` on end."""
+        if batch_size != self._batch_size:
+            raise StateError(
+                f'an epoch begun with every="batch" and batches of {self._batch_size} cannot go on with batches of '
+                f"{batch_size}. Resume with batch_size={self._batch_size}."
+            )
+        return self._total
+
+    def _choose(self) -> None:
+        start, stop = self._n_chosen, min(self._n_chosen + self._batch_size, self._total)
+        s = len(self._candidates)
+        part = self._candidates[start * s // self._total : stop * s // self._total]
+        scores = self._table.scores_of(part) if self._frozen is None else self._frozen[part]
+        self._chosen[start:stop] = self._policy.pick(part, scores, stop - start, self._context)
+        self._n_chosen = stop
+
+    def state_dict(self) -> dict[str, Any]:
+        """The candidates, and what has been chosen from them so far."""
+        return {
+            "kind": "stepwise",
+            "candidates": torch.tensor(self._candidates),
+            "chosen": torch.tensor(self._chosen[: self._n_chosen]),
+            "batch_size": self._batch_size,
+            "total": self._total,
+        }
+
+    @classmethod
+    def from_state(
+        cls, state: Mapping[str, Any], policy: StepwisePolicy, table: ScoreTable, context: Context
+    ) -> StepwiseEpoch:
+        """The epoch that `state` describes."""
+        epoch = cls.__new__(cls)
+        epoch._policy, epoch._table, epoch._context = policy, table, context
+        epoch._batch_size, epoch._total = int(state["batch_size"]), int(state["total"])
+        epoch._candidates = _indices(state["candidates"], context.n)
+        chosen = _indices(state["chosen"], context.n)
+        if not len(chosen) <= epoch._total <= len(epoch._candidates):
+            raise StateError(
+                f"the checkpoint's epoch must have chosen at most {epoch._total} of its candidates, got "
+                f"{len(chosen)} of {len(epoch._candidates)}. Use another checkpoint."
+            )
+        epoch._chosen = np.empty(epoch._total, dtype=np.int64)
+        epoch._chosen[: len(chosen)] = chosen
+        epoch._n_chosen = len(chosen)
+        epoch._frozen = None
+        epoch.arrangement = None
+        return epoch
+
+
+def restore_epoch(state: Mapping[str, Any] | None, policy: Policy, table: ScoreTable, context: Context) -> Epoch | None:
+    """The epoch that `state` describes, or None where none was open."""
+    if state is None:
+        return None
+    if state["kind"] == "stepwise" and isinstance(policy, StepwisePolicy):
+        return StepwiseEpoch.from_state(state, policy, table, context)
+    return FixedEpoch.from_state(state, context.n)
+
+
+def selection_state(selection: Selection) -> dict[str, Any]:
+    """Tensors from which a selection can be made again."""
+    weights = selection.weights
+    return {
+        "indices": torch.tensor(selection.indices),
+        "weights": None if weights is None else torch.tensor(weights),
+    }
+
+
+def restore_selection(state: Mapping[str, Any] | None, n: int) -> Selection | None:
+    """The selection that `state` describes, or None where there was none."""
+    if state is None:
+        return None
+    weights = state["weights"]
+    return Selection(_indices(state["indices"], n), None if weights is None else weights.cpu().numpy().copy())
+
+
+def _indices(values: Any, n: int) -> np.ndarray:
+    """An int64 array out of a checkpoint, every value checked to be in [0, n)."""
+    fits = isinstance(values, torch.Tensor) and values.dtype == torch.int64 and values.ndim == 1
+    if not fits or (len(values) and not (int(values.min()) >= 0 and int(values.max()) < n)):
+        raise StateError(
+            f"the checkpoint's draw must hold int64 indices below {n}, got something else. "
+            "Use a checkpoint of this data set that was written to its end."
+        )
+    indices: np.ndarray = values.cpu().numpy().copy()
+    return indices
+
+
+class Selector:
+    """The policy at work, and what it selected last.
+
+    Args:
+        policy: Who draws.
+        table: What it draws by.
+        epochs: How many epochs are planned, or None.
+        labels: One class for each sample, or None.
+        complaints: What is said at every draw.
+
+    Attributes:
+        current: The current epoch's selection, where it has been drawn.
+        weights: A weight for each sample by the last selection; None where all are 1.
+        weights_used: The smallest, the mean and the largest of the selected ones.
+    """
+
+    def __init__(
+        self, policy: Policy, table: ScoreTable, epochs: int | None, labels: np.ndarray | None, complaints: Complaints
+    ) -> None:
+        self.current: Selection | None = None
+        self.weights: torch.Tensor | None = None
+        self.weights_used = _spread(None)
+        self._policy = policy
+        self._table = table
+        self._epochs = epochs
+        self._labels = labels
+        self._complaints = complaints
+        self._begins: Callable[[int], None] | None = getattr(policy, "begins", None)
+
+    def context(self, epoch: int, seed: int, trained: int = 0) -> Context:
+        """What the policy may know in that epoch, before which so many samples have been trained on."""
+        return Context(
+            n=self._table.n,
+            epoch=epoch,
+            seed=seed,
+            epochs=self._epochs,
+            labels=self._labels,
+            trained=trained,
+            total=self.total,
+        )
+
+    @property
+    def total(self) -> int | None:
+        """Samples that the whole training is trained on, where the policy fixes that."""
+        return total_samples(self._policy, self._table.n, self._epochs)
+
+    @property
+    def offered(self) -> int:
+        """How many samples there are to draw from: all, but where some have been removed."""
+        return int(getattr(self._policy, "offered", self._table.n))
+
+    def prepare(self, epoch: int) -> None:
+        """Once an epoch, before it is drawn: makes room for its counts, and hears the complaints about the last."""
+        if self._begins is not None:
+            self._begins(epoch)
+        self._table.make_room(epoch)
+        self._complaints.hear()
+
+    def select(self, context: Context) -> Selection:
+        """The current epoch's selection; drawn the first time it is asked for."""
+        selection = self.current
+        if selection is None:
+            self.prepare(context.epoch)
+            selection = self._policy.select(self._table, context)
+            self.keep(selection)
+            # A budget is kept to by the whole training, not by an epoch.
+            nominal = None if self.total is not None else nominal_ratio(self._policy, self.offered, context)
+            self._complaints.say_what_is_real(context.epoch, 1 - len(selection) / self.offered, nominal)
+        return selection
+
+    def preview(self, context: Context) -> Selection:
+        """The current epoch's selection, or what it would be if it were drawn now. Keeps nothing of it."""
+        if self.current is not None:
+            return self.current
+        if self._epochs is not None and context.epoch >= self._epochs and self.total is None:
+            # Policies and schedules need not know what comes after the end, and the last pool would be the same again.
+            context = replace(context, epoch=self._epochs - 1, seed=key64(context.seed, "one more"))
+        return self._policy.select(self._table, context)
+
+    def keep(self, selection: Selection | None) -> None:
+        """This is the current epoch's selection, drawn or out of a checkpoint; None where there is none yet."""
+        self.current = selection
+        self.weights = None if selection is None else selection.dense_weights(self._table.n)
+        self.weights_used = _spread(None if selection is None else selection.weights)
+
+    def forget(self) -> None:
+        """The current epoch has not been drawn. The last weights stay, for losses that are still to come."""
+        self.current = None
+
+
+def _spread(weights: np.ndarray | None) -> dict[str, float]:
+    """The smallest, the mean and the largest weight of a selection."""
+    if weights is None or len(weights) == 0:
+        return {"weight_min": 1.0, "weight_mean": 1.0, "weight_max": 1.0}
+    smallest, mean, largest = weights.min(), weights.mean(dtype=np.float64), weights.max()
+    return {"weight_min": float(smallest), "weight_mean": float(mean), "weight_max": float(largest)}
+
+
+class Timeline:
+    """The epochs of one training, one after the other.
+
+    Args:
+        policy: Who draws them.
+        table: What it draws by.
+        seed: The training's seed.
+        epochs: How many are planned, or None.
+        labels: One class for each sample, or None.
+        raise_on_nan: Whether losses that are not finite are an error.
+        options: How it works together with other processes.
+        team: Those processes, where it is not the usual way.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        table: ScoreTable,
+        *,
+        seed: int = 0,
+        epochs: int | None = None,
+        labels: np.ndarray | None = None,
+        raise_on_nan: bool = False,
+        options: TeamOptions | None = None,
+        team: Team | None = None,
+    ) -> None:
+        self.n = table.n
+        self.seed = seed
+        self.stepwise = getattr(policy, "every", "epoch") == "batch"
+        self.clock = Clock()
+        self.complaints = Complaints(policy, table, raise_on_nan)
+        self.selector = Selector(policy, table, epochs, labels, self.complaints)
+        self._policy = policy
+        self._table = table
+        self._epochs = epochs
+        self._epoch: Epoch | None = None  # the open one, in the order of whoever goes through it
+        self._rewound = False  # whether somebody else skips what has been trained on of the open epoch
+        self.team = team or Team(policy, table, epochs, labels, raise_on_nan, options or TeamOptions())
+        self._share: Share | None = None  # of the open epoch, for this process
+        self._world = 1  # how many processes go through the open epoch
+        self._repeated_before = 0
+
+    def context(self, epoch: int) -> Context:
+        """What the policy may know in that epoch."""
+        return self.selector.context(epoch, self.seed, self.clock.kept_before)
+
+    def size_bounds(self, epoch: int) -> tuple[int, int]:
+        """The fewest and the most samples that epoch can have."""
+        return size_bounds(self._policy, self.n, self.context(epoch))
+
+    def check_sizes(self) -> None:
+        """Raises what the policy has against one of the epochs that are left: now, and not when it begins."""
+        for epoch in range(self.clock.epoch, self._epochs or self.clock.epoch + 1):
+            self.size_bounds(epoch)
+
+    def nominal_ratio(self, epoch: int) -> float | None:
+        """The share that the policy says it leaves out of that epoch; None where it does not say."""
+        return nominal_ratio(self._policy, self.selector.offered, self.context(epoch))
+
+    def nominal_saved(self) -> float:
+        """The share that the policy says it leaves out of the current epoch; where it does not say, the middle."""
+        epoch = self._planned()
+        n = self.selector.offered
+        nominal = self.nominal_ratio(epoch)
+        return 1 - sum(self.size_bounds(epoch)) / (2 * n) if nominal is None else nominal
+
+    def _planned(self) -> int:
+        """The current epoch, or the last: policies and schedules need not know what comes after it."""
+        if self._epochs is None or self.selector.total is not None:
+            return self.clock.epoch
+        return min(self.clock.epoch, self._epochs - 1)
+
+    # -- how much there is in all ------------------------------------------------------------------------------
+
+    @property
+    def total(self) -> int | None:
+        """Samples that the whole training is trained on, where a budget decides when it is over; else None.
+
+        Where smaller batches are left out, it is what full steps make of the budget; where processes take equal
+        shares, what goes round.
+        """
+        total = self.selector.total
+        if total is None:
+            return None
+        batch_size, drop_last = self.clock.cut or (1, False)
+        return total - total % self.team.smallest_step(batch_size, drop_last)
+
+    @property
+    def progress(self) -> float | None:
+        """Share of the planned training that is done, in [0, 1]; None where nothing was planned."""
+        total = self.total
+        if total is not None:
+            return min(1.0, self.clock.kept / total) if total else 1.0
+        return None if self._epochs is None else min(1.0, self.clock.epochs_done / self._epochs)
+
+    @property
+    def done(self) -> bool:
+        """Whether all that was planned has been trained on."""
+        total = self.total
+        if total is not None:
+            return self.clock.kept >= total
+        return self._epochs is not None and self.epoch >= self._epochs
+
+    @property
+    def full_samples(self) -> float:
+        """Samples that training on all data would have been trained on until now."""
+        total = self.total
+        if total is None or self._epochs is None:
+            return self.clock.epochs_done * self.n
+        return self._epochs * self.n * min(1.0, self.clock.kept / total) if total else 0.0
+
+    # -- going through an epoch --------------------------------------------------------------------------------
+
+    def open(self, view: View) -> Serving:
+        """The epoch that is served to somebody who starts going through the data now, and from where."""
+        meeting = self.team.meeting(self.clock.kept)
+        if meeting is None:
+            self.team.goes_on_alone()
+            view.check()
+            if self._wanted(view) > self.clock.epoch:
+                self._next_epoch()
+            if not self._is_spent(view):
+                self._arrange(view)
+        else:
+            self._open_together(view, meeting)
+        if self._epoch is None:  # the budget is spent
+            return Serving(FixedEpoch(np.empty(0, dtype=np.int64)), self.clock.epoch, 0, 0)
+        self._share, start = self.team.share(), self._start
+        self.clock.end, self.clock.cut = view.end(self._epoch, start), view.cut
+        self._world = 1 if meeting is None or meeting.exchange is None else meeting.exchange.world
+        self.team.tally.opened(self.clock.trained)
+        return Serving(self._epoch, self.clock.epoch, start, self.clock.end, self._share)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that whoever starts now goes through.
+
+        Right after a checkpoint was loaded, less may be left of the open one than there are processes, or than they
+        take in a step: then it is the next, and a loop over the epochs that are left must know.
+        """
+        if self._epoch is None or not self.clock.trained or self.clock.moved or self._rewound:
+            return self.clock.epoch
+        if isinstance(self._epoch, StepwiseEpoch):  # goes on in the steps it was begun with, or not at all
+            left = len(self._epoch) - self.clock.trained
+            return self.clock.epoch + (self.team.share_of(left) == 0)
+        end = self.team.end_of(self._epoch, self.clock.trained, *(self.clock.cut or (1, False)))
+        return self.clock.epoch + self._ends_at(end)
+
+    def _is_spent(self, view: View) -> bool:
+        """Whether nothing is left of a budget, or less than makes a step."""
+        if self._epoch is not None or self.selector.total is None:
+            return False
+        self.clock.cut = view.cut
+        if not self.clock.kept:
+            self._check_shortest(view)
+        return self.done
+
+    def _check_shortest(self, view: View) -> None:
+        """Raises, before anything is trained, where an epoch may become smaller than a step that is left out then."""
+        if view.cut is None or not view.cut[1]:
+            return
+        step, (fewest, _) = self.team.step_size(view.cut[0]), self.size_bounds(0)
+        if 1 < fewest < step:  # 1 is what policies have that do not say
+            raise ConfigError(
+                f"under {describe(self._policy)} an epoch may have {fewest} samples, fewer than the {step} of a step, "
+                "and smaller steps are left out. Choose a smaller batch_size, refresh more, or set drop_last=False."
+            )
+
+    @property
+    def _start(self) -> int:
+        """The position from which the open epoch is served."""
+        return 0 if self._rewound else self.clock.trained
+
+    def rewind(self) -> None:
+        """Serves the open epoch from its start until it is over; what has been trained on stays counted."""
+        if self.clock.moved:
+            raise StateError(
+                f"rewind() belongs between load_state_dict() and the first step, and {self.clock.trained} samples of "
+                f"epoch {self.clock.epoch} have been trained on here. Leave it out if nothing was loaded."
+            )
+        self._rewound = True
+
+    def end_epoch(self) -> None:
+        """The open epoch is over, though not all of it has been trained on. One that has not begun stays."""
+        if self._epoch is not None and self.clock.trained:
+            self._over()
+
+    def leave(self, epoch: int) -> None:
+        """A loop over epochs goes on to the next one, whether or not all of this one was trained on."""
+        if self.epoch != epoch or self.done:
+            return
+        if self.clock.moved:
+            self.end_epoch()
+        elif self.clock.idle_passes and not getattr(self._policy, "needs_feedback", True):
+            self._over()
+        else:
+            raise StateError(
+                f"epoch {epoch} has passed and no loss came back, so the loop would never end. Call "
+                "loss = pruner.update(index, losses) in every step."
+            )
+
+    def _over(self) -> None:
+        """Nothing more of the open epoch is trained on."""
+        self._next_epoch()
+        if self.team.exchange() is None:  # processes complain together, when the next epoch begins
+            self.complaints.hear()
+
+    def _wanted(self, view: View) -> int:
+        """The number of the epoch that is to be served: the open one, or the next."""
+        over = self._epoch is not None and (self._is_over() or self._nothing_left(self._epoch, view))
+        return self.clock.epoch + over
+
+    def _nothing_left(self, epoch: Epoch, view: View) -> bool:
+        # Of a resumed epoch there may be less left than there are processes, or than makes a batch.
+        if not self.clock.trained or not self._ends_at(view.end(epoch, self._start)):
+            return False
+        # Where batches were of another size before, a loop that counts by `epoch` still counts this one: it is then
+        # served once, with nothing in it.
+        return self._rewound or self.epoch > self.clock.epoch or self.clock.idle_passes > 0
+
+    def _ends_at(self, end: int) -> bool:
+        """Whether somebody for whom the open epoch has this end gets nothing more of it."""
+        return self.clock.trained >= end
+
+    def _arrange(self, view: View) -> None:
+        if self._epoch is None or self._epoch.arrangement not in (None, view.arrangement):
+            self._epoch = view.arrange()
+            self.clock.idle_passes = 0
+
+    def handed_out(self, epoch: Epoch, certainly: bool) -> None:
+        """Somebody has come to the end of `epoch`.
+
+        Or may have: prefetching workers use up a short epoch when somebody only looks at its first batch. Where a
+        loader does not say how far it prefetches, the end is believed when it is reached for the second time.
+        """
+        if epoch is self._epoch:
+            self.clock.idle_passes += 2 if certainly else 1
+
+    def ran_dry(self, epoch: Epoch) -> None:
+        """Somebody wanted more of `epoch` than there is."""
+        if epoch is self._epoch:
+            self.team.tally.ran_dry = True
+
+    def trained_on(self, samples: int) -> None:
+        """Losses of so many samples have come back.
+
+        They count only while an epoch is open: a user's own loader, before the first one, makes no progress.
+        """
+        if self._epoch is None:
+            return
+        if self._epochs is not None and self.clock.epoch >= self._epochs and self.selector.total is None:
+            self.complaints.say_beyond(self._epochs)
+        self.team.tally.came_back(samples)
+        # All processes are at the same step, so each knows how far they are together.
+        if self.clock.tick(samples * self._world):
+            self._over()
+
+    def _is_over(self) -> bool:
+        if self.clock.moved:
+            return True
+        if self.clock.idle_passes and not getattr(self._policy, "needs_feedback", True):
+            return True
+        if self.clock.idle_passes and self.clock.is_remainder:
+            return True
+        if self.clock.idle_passes >= 2:
+            self.complaints.say_idle()
+        return False
+
+    def _next_epoch(self) -> None:
+        self._table.settle()
+        self._repeated_before = self.repeated
+        self.clock.next_epoch()
+        self.selector.forget()
+        self._epoch, self._rewound = None, False
+
+    # -- together with other processes -------------------------------------------------------------------------
+
+    def sync(self) -> None:
+        """Exchanges what the processes have learnt, now. A collective."""
+        meeting = self.team.meeting(self.clock.kept)
+        if meeting is not None:
+            self._follow(meeting.decide(True, self.clock.epoch, self.seed, self._standing))
+
+    def _open_together(self, view: View, meeting: Meeting) -> None:
+        self._follow(meeting.decide(False, self.clock.epoch, self.seed, lambda: self._standing_before(view)))
+        if self._is_spent(view):
+            return
+        if meeting.drawing:
+            try:
+                meeting.agree(self.clock.epoch, lambda: self._drawn(view))
+            except Exception:
+                self._epoch = None
+                self.selector.forget()
+                raise
+        assert self._epoch is not None
+        if isinstance(self._epoch, StepwiseEpoch):
+            self._epoch.freeze(meeting.agreed_scores())
+        if self.team.sharded and view.end(self._epoch, self._start) <= self._start == 0:
+            raise ConfigError(
+                f"an epoch of {len(self._epoch)} samples is too small to give every process a batch. Prune less, use "
+                "fewer processes or smaller batches, set drop_last=False, or fill up with Pruner(..., pad=True)."
+            )
+
+    def _standing(self) -> Standing:
+        from orderdp.distributed.sync import Standing
+
+        return Standing.now(self.clock, self.team.tally, is_open=self._epoch is not None)
+
+    def _standing_before(self, view: View) -> Standing:
+        from orderdp.distributed.sync import Standing
+
+        view.check()
+        wanted = self._wanted(view)
+        return Standing.before(wanted, view, self._epoch, self.clock, self.team.tally, rewound=self._rewound)
+
+    def _follow(self, decision: Decision) -> None:
+        if decision.epoch > self.clock.epoch:
+            self._next_epoch()
+        if decision.kept is not None:
+            self.team.tally.fed = 0
+            self.clock.trained = decision.trained
+            self.clock.kept_before = decision.kept - decision.trained
+
+    def _drawn(self, view: View) -> int:
+        from orderdp.distributed.sync import digest
+
+        self._arrange(view)
+        assert self._epoch is not None
+        parts = [value.numpy() for value in self._epoch.state_dict().values() if isinstance(value, torch.Tensor)]
+        selection = self.selector.current
+        if selection is not None and selection.weights is not None:
+            parts.append(selection.weights)
+        return digest(*(part.tobytes() for part in parts))
+
+    @property
+    def repeated(self) -> int:
+        """Samples that were trained on twice in an epoch, to fill up shares."""
+        pads = self._epoch is not None and self._share is not None and self._share.pad
+        return self._repeated_before + (max(0, self.clock.trained - len(self._epoch or ())) if pads else 0)
+
+    # -- what an epoch holds -----------------------------------------------------------------------------------
+
+    def select(self) -> Selection:
+        """The current epoch's selection; drawn the first time it is asked for."""
+        return self.selector.select(self.context(self.clock.epoch))
+
+    def preview(self) -> Selection:
+        """The open epoch's selection, or what the next one would be if it were drawn now. Keeps nothing of it."""
+        if self.selector.current is None and isinstance(self._epoch, FixedEpoch):
+            return Selection(self._epoch.order)  # out of a checkpoint; one with weights would have its selection
+        return self.selector.preview(self.context(self.clock.epoch))
+
+    def as_drawn(self, arrangement: Hashable) -> Epoch:
+        """The current epoch in the order in which it was drawn."""
+        return FixedEpoch(self.select().indices, arrangement=arrangement)
+
+    def step_by_step(self, batch_size: int, drop_last: bool) -> Epoch:
+        """The current epoch, with a choice at every step."""
+        self.selector.prepare(self.clock.epoch)
+        assert isinstance(self._policy, StepwisePolicy)
+        context = self.context(self.clock.epoch)
+        size = self._policy.size(self.n, context)
+        together = self.team.step_size(batch_size)
+        size = len(self.select()) if size is None else size
+        return StepwiseEpoch(self._policy, self._table, context, size, together, drop_last)
+
+    def epoch_size(self) -> int:
+        """Samples in the whole epoch that is being served, or would be if it were drawn now."""
+        if self._epoch is not None:
+            return len(self.selector.current or self._epoch)
+        size = self._policy.size(self.n, self.context(self._planned()))
+        if size is not None:
+            return size
+        if self.selector.current is None and self._must_meet:
+            raise TypeError(
+                "how many samples are kept depends on losses that other processes know, and they meet when an epoch "
+                "begins. Ask for the length after iter(loader)."
+            )
+        return len(self.preview())
+
+    @property
+    def _must_meet(self) -> bool:
+        """Whether a draw that depends on losses needs what other processes know."""
+        return self.team.exchange() is not None
+
+    def is_in_batches(self, view: View) -> bool:
+        """Whether the current epoch, as `view` goes through it, was cut into batches by somebody else."""
+        return self.arranged_size(view) is not None and getattr(self._epoch, "cuts", None) is not None
+
+    def arranged_size(self, view: View) -> int | None:
+        """Samples in the current epoch as `view` goes through it; None where it has not begun to."""
+        if self._epoch is None or self._epoch.arrangement not in (None, view.arrangement):
+            return None
+        return len(self._epoch)
+
+    # -- checkpoints -------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Tensors and plain values from which the timeline can be put back."""
+        # An epoch holds its order; the selection is needed beside it only for its weights.
+        drawn = self.selector.current if self._epoch is None or self.selector.weights is not None else None
+        return {
+            "seed": self.seed,
+            "clock": self.clock.state_dict(),
+            "nonfinite": self.complaints.nonfinite,
+            "repeated": self.repeated,
+            "selection": None if drawn is None else selection_state(drawn),
+            "epoch": None if self._epoch is None else self._epoch.state_dict(),
+        }
+
+    def whole(self, state: Any) -> Mapping[str, Any]:
+        """One state of a pruner, out of one or out of the parts of all processes, each of the right kind."""
+        return whole_state(state, self._table.declared)
+
+    def restorer(self, state: Mapping[str, Any]) -> Callable[[], None]:
+        """Reads and checks `state` and returns what puts it in place, so that nothing is half restored."""
+        clock, seed, nonfinite = Clock.from_state(state["clock"]), int(state["seed"]), int(state["nonfinite"])
+        repeated = int(state.get("repeated", 0))
+        context = self.selector.context(clock.epoch, seed)
+        selection = restore_selection(state["selection"], self.n)
+        epoch = restore_epoch(state["epoch"], self._policy, self._table, context)
+
+        def restore() -> None:
+            self.clock, self.seed, self.complaints.nonfinite = clock, seed, nonfinite
+            self.selector.keep(selection)
+            self._epoch, self._rewound = epoch, False
+            self._repeated_before, self._share = repeated, None
+            self.team.restored(clock.kept)
+
+        return restore
+
+
+class View(Protocol):
+    """One way of going through an epoch: which order, which batches."""
+
+    @property
+    def arrangement(self) -> Hashable:
+        """Equal for views that go through an epoch in the same order."""
+        ...
+
+    @property
+    def cut(self) -> tuple[int, bool] | None:
+        """Samples a batch, and whether a smaller last one is left out; None where somebody else makes the batches."""
+        ...
+
+    def check(self) -> None:
+        """Raises where this view cannot be gone through."""
+        ...
+
+    def arrange(self) -> Epoch:
+        """The epoch in this view's order."""
+        ...
+
+    def end(self, epoch: Epoch, start: int) -> int:
+        """The position at which this view ends if it starts at `start`."""
+        ...
+
+
+class Serving(NamedTuple):
+    """An epoch that has been opened: its number, from which position to which it is handed out, and what of it.
+
+    The share is None where one process gets all of it. Positions are those of the whole epoch in any case.
+    """
+
+    epoch: Epoch
+    number: int
+    start: int
+    end: int
+    share: Share | None = None

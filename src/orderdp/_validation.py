@@ -1,0 +1,140 @@
+"""Names that people mistype."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from numbers import Integral, Real
+from typing import Any
+
+from orderdp.errors import ConfigError
+
+__all__ = [
+    "check_batch_size",
+    "check_dials",
+    "check_ratio",
+    "checked_epochs",
+    "checked_group",
+    "checked_name",
+    "checked_seed",
+    "is_count",
+    "is_number",
+    "suggestion",
+]
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """A sentence with the name that was probably meant, or with all there are; it starts with a space."""
+    choices = list(known)
+    close = difflib.get_close_matches(name, choices, n=1)
+    if close:
+        return f" Did you mean {close[0]!r}?"
+    return f" There {'is' if len(choices) == 1 else 'are'} {', '.join(choices) or 'none'}."
+
+
+def checked_name(name: str, known: Iterable[str], kind: str) -> str:
+    """The name itself if it is known, or an error that suggests the one that was meant.
+
+    >>> checked_name("orderpd", ["orderdp", "rs2"], "policy")
+    Traceback (most recent call last):
+    orderdp.errors.ConfigError: there is no policy 'orderpd'. Did you mean 'orderdp'?
+    """
+    choices = list(known)
+    if name not in choices:
+        raise ConfigError(f"there is no {kind} {name!r}.{suggestion(name, choices)}")
+    return name
+
+
+def checked_seed(seed: Any) -> int:
+    """A seed, or an error."""
+    if not is_count(seed, least=0):
+        raise ConfigError(f"seed must be a whole number, at least 0, got {seed!r}.")
+    return int(seed)
+
+
+def checked_epochs(epochs: Any) -> int | None:
+    """A number of epochs, None, or an error."""
+    if epochs is not None and not is_count(epochs):
+        raise ConfigError(f"epochs must be a whole number, at least 1, or None, got {epochs!r}.")
+    return None if epochs is None else int(epochs)
+
+
+def checked_group(process_group: Any) -> Any:
+    """A process group, what takes its place, None, or an error."""
+    import torch
+
+    distributed = torch.distributed
+    is_group = distributed.is_available() and isinstance(process_group, distributed.ProcessGroup)
+    if process_group is None or is_group or hasattr(process_group, "gather_all"):
+        return process_group
+    outsider = distributed.is_available() and process_group is distributed.GroupMember.NON_GROUP_MEMBER
+    if outsider:
+        raise ConfigError(
+            "process_group must be a group that this process belongs to, and it does not. "
+            "Give each process the data-parallel group it is in."
+        )
+    raise ConfigError(
+        f"process_group must be a torch.distributed process group or None, got {type(process_group).__name__}. "
+        "For a dimension of a device mesh pass mesh.get_group(name)."
+    )
+
+
+def is_count(value: Any, least: int = 1) -> bool:
+    """Whether `value` is a whole number, and no smaller than `least`."""
+    return isinstance(value, Integral) and not isinstance(value, bool) and bool(value >= least)
+
+
+def check_dials(prune_ratio: Any, exploration: Any, exploitation: Any) -> None:
+    """Raises unless these are a prune ratio, both dials, or a ratio with dials that agree with it."""
+    if prune_ratio is not None:
+        check_ratio("prune_ratio", prune_ratio)
+    _check_dial("exploration", exploration, "the size of the pool as a share of the data set, s/n")
+    _check_dial("exploitation", exploitation, "the share of the pool that is kept, q/s")
+    if prune_ratio is None:
+        if exploration is None or exploitation is None:
+            raise ConfigError(
+                f"give prune_ratio, or both exploration and exploitation, got exploration={exploration} and "
+                f"exploitation={exploitation}. OrderDP(prune_ratio=0.4) trains on 60 % of the data."
+            )
+        return
+    keep = 1 - prune_ratio
+    if exploration is not None and exploitation is not None and abs(exploration * exploitation - keep) > 1e-9:
+        raise ConfigError(
+            f"prune_ratio={prune_ratio} keeps a share of {keep:g}, but exploration={exploration} times exploitation="
+            f"{exploitation} keeps {exploration * exploitation:g}. Leave one of the three out."
+        )
+    for name, dial in (("exploration", exploration), ("exploitation", exploitation)):
+        if dial is not None and dial < keep - 1e-9:
+            raise ConfigError(
+                f"{name} must be at least the share that is kept, {keep:g} at prune_ratio={prune_ratio}, got {dial}. "
+                "Choose it larger, or prune more."
+            )
+
+
+def check_ratio(name: str, value: Any, *, zero_allowed: bool = True, one_allowed: bool = False) -> None:
+    """Raises unless `value` is a number in [0, 1), or in the interval with other ends."""
+    fits = is_number(value) and 0 <= value <= 1
+    if not fits or (value == 0 and not zero_allowed) or (value == 1 and not one_allowed):
+        hint = " It is a fraction, not a percentage." if is_number(value) and 1 < value <= 100 else ""
+        interval = f"{'[' if zero_allowed else '('}0, 1{']' if one_allowed else ')'}"
+        raise ConfigError(f"{name} must be in {interval}, got {value!r}.{hint}")
+
+
+def _check_dial(name: str, value: Any, meaning: str) -> None:
+    if value is not None and (not is_number(value) or not 0 < value <= 1):
+        raise ConfigError(f"{name} must be in (0, 1], got {value!r}. It is {meaning}.")
+
+
+def is_number(value: object) -> bool:
+    """Whether `value` is a number, and not True or False."""
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def check_batch_size(batch_size: Any) -> int:
+    """A usable batch size, or an error."""
+    if not is_count(batch_size):
+        raise ConfigError(
+            f"batch_size must be a whole number, at least 1, got {batch_size!r}. "
+            "For samples one by one use DataLoader(Indexed(dataset), sampler=pruner.sampler, batch_size=None)."
+        )
+    return int(batch_size)

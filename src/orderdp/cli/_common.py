@@ -1,0 +1,215 @@
+"""Words for the terminal."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from orderdp.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from orderdp.experiments.config import Settings
+    from orderdp.experiments.records import Run
+    from orderdp.experiments.runner import Place
+
+__all__ = [
+    "add_run_options",
+    "command_line",
+    "complain",
+    "further_tests",
+    "numbers",
+    "place_of",
+    "run_all",
+    "say",
+    "settings_of",
+]
+
+
+def say(text: str) -> None:
+    """To whoever reads the output."""
+    print(text, flush=True)  # noqa: T201
+
+
+def complain(text: str) -> None:
+    """To whoever reads errors."""
+    print(text, file=sys.stderr, flush=True)  # noqa: T201
+
+
+_NUMBERS: dict[str, tuple[type, str, str]] = {
+    "epochs": (int, "N", "epochs of full data (default 10)"),
+    "batch_size": (int, "N", "samples a batch (default 128)"),
+    "width": (int, "N", "channels of the first layer, for models that have a width"),
+    "lr": (float, "X", "largest learning rate (default 0.1)"),
+    "momentum": (float, "X", "of SGD and LARS (default 0.9)"),
+    "weight_decay": (float, "X", "weight decay (default 0.0005)"),
+    "label_smoothing": (float, "X", "share of the target spread over all classes (default 0)"),
+    "mixup": (float, "ALPHA", "blend images in pairs; the score stays each sample's own"),
+    "cutmix": (float, "ALPHA", "paste a part of another image"),
+    "accumulate": (int, "N", "batches a step (default 1)"),
+    "evaluate_every": (int, "N", "epochs between tests (default 1)"),
+    "proxy_epochs": (int, "N", "training of the proxy of static methods (default 10)"),
+    "proxy_inits": (int, "N", "how many proxies, for methods that average over several (default 1)"),
+}
+
+
+_SWITCHES = {
+    "nesterov": "SGD that looks ahead",
+    "average": "test the average of the iterates, weighted by the learning rate",
+    "amp": "mixed precision",
+    "channels_last": "store images with their channels last",
+    "compile": "compile the model",
+}
+
+
+def add_run_options(parser: argparse.ArgumentParser) -> None:
+    """The options of both commands. What is not given stays out, so that preset and file can say it."""
+    unset = argparse.SUPPRESS
+    what = parser.add_argument_group("what is trained")
+    what.add_argument("--data", default=unset, metavar="D", help="name or path, with modifiers: see orderdp data")
+    what.add_argument(
+        "--model", default=unset, metavar="M", help="mlp, cnn, vit, resnet18, resnet50, timm:NAME, module:factory"
+    )
+    what.add_argument(
+        "--task", default=unset, metavar="MODULE:FACTORY", help="data, model, loss and metric of your own"
+    )
+    what.add_argument(
+        "--also-test", metavar="D,D", help="further test sets for the trained models, such as digits?corrupt=noise:3"
+    )
+    how = parser.add_argument_group("how it is trained")
+    how.add_argument("--preset", metavar="P", help="named settings to start from: cpu, paper-cifar-resnet18, ...")
+    how.add_argument("--config", type=Path, metavar="FILE", help="settings as TOML; the command line goes before it")
+    how.add_argument("--optimiser", default=unset, metavar="O", help="sgd, adamw, lars or lamb (default sgd)")
+    how.add_argument(
+        "--schedule", default=unset, metavar="S", help="onecycle, cosine, step or constant (default onecycle)"
+    )
+    for name, (kind, metavar, text) in _NUMBERS.items():
+        how.add_argument(f"--{name.replace('_', '-')}", type=kind, default=unset, metavar=metavar, help=text)
+    for name, text in _SWITCHES.items():
+        how.add_argument(f"--{name.replace('_', '-')}", action="store_true", default=unset, help=text)
+    how.add_argument(
+        "--steps",
+        default=unset,
+        metavar="fewer|same",
+        help="what is pruned makes fewer steps (default), or smaller ones: as many as full data, with batches and "
+        "learning rate smaller by the share kept; for the controls alike",
+    )
+    how.add_argument(
+        "--keep-last", dest="drop_last", action="store_false", default=unset, help="train on incomplete last batches"
+    )
+    how.add_argument(
+        "--flip", default=unset, metavar="F", help="mirror images at random, or 'alternate' by a sample's visits"
+    )
+    how.add_argument("--no-augment", dest="augment", action="store_false", default=unset, help="images as they are")
+    where = parser.add_argument_group("where")
+    where.add_argument(
+        "--out", type=Path, required=True, metavar="DIR", help="folder for records, checkpoints, the page"
+    )
+    where.add_argument("--data-dir", type=Path, metavar="DIR", help="where data are looked for first")
+    where.add_argument(
+        "--device", default="auto", metavar="NAME", help="cpu, cuda, ... (default: a card if there is one)"
+    )
+    where.add_argument("--threads", type=int, metavar="N", help="of torch, in each process")
+    where.add_argument(
+        "--checkpoint-seconds", type=float, default=30.0, metavar="S", help="time between checkpoints (default 30)"
+    )
+    where.add_argument("--tensorboard", action="store_true", help="write for TensorBoard as well")
+    where.add_argument(
+        "--diagnose",
+        nargs="?",
+        choices=("steps", "all"),
+        const="all",
+        metavar="HOW",
+        help="look at gradients and kept sets, too, not counted in a run's times: 'steps' at the gradient of each "
+        "step; 'all' (default) also at that of all data, up to 10 passes over them",
+    )
+    where.add_argument("--quiet", action="store_true", help="no progress")
+
+
+def settings_of(options: argparse.Namespace, *, varied: bool = False, **own: Any) -> Settings:
+    """The settings: those of the preset, then of the file, then of the command line.
+
+    Args:
+        options: What was typed.
+        varied: Whether policies, ratios and seeds are varied by the command, so that a file must not say them.
+        **own: Further ones, before all others.
+    """
+    from orderdp.experiments.config import VARIED, Settings, preset_values, read_config
+
+    names = {"data", "model", "task", "optimiser", "schedule", "augment", "flip", "drop_last", "steps"}
+    names |= {*_NUMBERS, *_SWITCHES}
+    given = {name: value for name, value in vars(options).items() if name in names}
+    from_file = {} if options.config is None else read_config(options.config)
+    wrong = [name for name in VARIED if name in from_file] if varied else []
+    if wrong:
+        raise ConfigError(
+            f"{str(options.config)!r} says {' and '.join(wrong)}, which a comparison varies. Leave it out there, and "
+            "give --policies, --prune-ratios and --seeds."
+        )
+    return Settings.from_dict({**preset_values(options.preset), **from_file, **given, **own})
+
+
+def place_of(options: argparse.Namespace) -> Place:
+    """Where and how to run."""
+    from orderdp.experiments.runner import Place
+
+    return Place(
+        options.out,
+        data_dir=options.data_dir,
+        device=options.device,
+        checkpoint_seconds=options.checkpoint_seconds,
+        command=command_line(),
+        threads=options.threads,
+        tensorboard=options.tensorboard,
+        diagnose=True if options.diagnose == "all" else options.diagnose or False,
+    )
+
+
+def further_tests(options: argparse.Namespace) -> list[str]:
+    """The data sets of --also-test."""
+    return [name.strip() for name in (options.also_test or "").split(",") if name.strip()]
+
+
+def command_line() -> str:
+    """What was typed."""
+    return shlex.join(["orderdp", *sys.argv[1:]])
+
+
+def run_all(runs: Sequence[Settings], place: Place, *, jobs: int, quiet: bool, tests: Sequence[str] = ()) -> list[Run]:
+    """Runs what is not finished yet, judges it on further test sets, and returns the records of all."""
+    from orderdp.experiments.progress import show_progress
+    from orderdp.experiments.records import read_run
+    from orderdp.experiments.runner import compare_all, finished
+
+    done = sum(finished(place.out, settings) is not None for settings in runs)
+    if done and not quiet:
+        say(f"{done} of {len(runs)} runs are finished already.")
+    if done < len(runs):
+        with show_progress(len(runs), done, quiet=quiet, say=say) as progress:
+            for settings, summary in compare_all(runs, place, jobs=jobs, watch=progress.watch):
+                progress.ended(settings, summary)
+    for data in tests:
+        _judge(runs, place, data, quiet=quiet)
+    return [read_run(place.out / "runs" / settings.run_id) for settings in runs]
+
+
+def _judge(runs: Sequence[Settings], place: Place, data: str, *, quiet: bool) -> None:
+    from orderdp.experiments.runner import judge_all, not_judged
+
+    waiting = not_judged(runs, place, data)
+    if waiting and not quiet:
+        say(f"Testing {len(waiting)} trained model{'s' * (len(waiting) > 1)} on {data}.")
+    for _ in judge_all(waiting, place, [data]):
+        pass
+
+
+def numbers(text: str, kind: type, option: str) -> list[Any]:
+    """The numbers in an option."""
+    try:
+        return [kind(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        raise ConfigError(f"{option} must be numbers separated by commas, got {text!r}.") from None

@@ -1,0 +1,157 @@
+"""``orderdp compare``."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from orderdp.cli._common import add_run_options, further_tests, numbers, place_of, run_all, say, settings_of
+from orderdp.errors import ConfigError
+
+if TYPE_CHECKING:
+    from orderdp.experiments.config import Contender, Settings
+    from orderdp.experiments.runner import Place
+
+__all__ = ["DESCRIPTION", "NAME", "SUMMARY", "add", "run"]
+
+
+NAME = "compare"
+
+
+SUMMARY = "compare policies fairly, and write a page with the answer"
+
+
+DESCRIPTION = """Runs every policy at every prune ratio with every seed, beside the controls: full data, full data
+for as few epochs as the pruned runs cost, and a random share each epoch. Then writes a page: what holds, and what is
+saved.
+
+examples:
+  orderdp compare --data digits --model mlp --prune-ratios 0.3,0.5 --out results
+  orderdp compare --data fashion-mnist --preset cpu --policies orderdp,infobatch,ucb --prune-ratios 0.3,0.5,0.7 \\
+      --seeds 0,1,2,3,4 --jobs 2 --out results
+  orderdp compare --data digits --model mlp --prune-ratios 0.5 --out results \\
+      --policies 'orderdp,orderdp:select={"name":"mixed","top":0.9,"uniform":0.1}'
+  orderdp compare --task examples/own_task.py:make --prune-ratios 0.4 --out results
+  orderdp compare --data digits --model mlp --policies orderdp --find-lossless --out results
+  orderdp compare --data digits --model mlp --also-test 'digits?corrupt=noise:3,digits?corrupt=blur:3' --out results
+
+Started again with the same command it goes on where it was, after Ctrl-C or a kill; finished runs are not repeated.
+Policies, ratios, seeds and further test sets can be added later.
+"""
+
+
+_RATIOS = "0.3,0.5,0.7"
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """What it takes."""
+    parser.add_argument(
+        "--policies",
+        default="full,reduced,random,infobatch,orderdp",
+        metavar="P,P",
+        help="which (default: the main five)",
+    )
+    parser.add_argument("--prune-ratios", metavar="R,R", help=f"which (default: {_RATIOS})")
+    parser.add_argument("--seeds", default="0,1,2", metavar="S,S", help="which (default: 0,1,2)")
+    parser.add_argument("--no-controls", action="store_true", help="run only the policies that are named")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at a time (default: 1)")
+    parser.add_argument(
+        "--find-lossless", action="store_true", help="search the largest ratio of each policy without measurable loss"
+    )
+    parser.add_argument("--resolution", type=float, default=0.05, metavar="R", help="of that search (default: 0.05)")
+    add_run_options(parser)
+
+
+def run(options: argparse.Namespace) -> None:
+    """What it does."""
+    from orderdp.experiments.config import grid, parse_contender, split_outside_brackets
+    from orderdp.experiments.runner import check, check_runs, check_tests, remember_settings
+
+    written = split_outside_brackets(options.policies, ",")
+    contenders = [parse_contender(text) for text in written if text.strip()]
+    seeds = numbers(options.seeds, int, "--seeds")
+    if options.jobs < 1:
+        raise ConfigError(f"--jobs must be at least 1, got {options.jobs}.")
+    base = settings_of(options, varied=True, policy="full")
+    if options.find_lossless:
+        contenders, runs = _searched(base, contenders, options)
+    else:
+        ratios = numbers(_RATIOS if options.prune_ratios is None else options.prune_ratios, float, "--prune-ratios")
+        runs = grid(base, contenders, ratios, seeds, controls=not options.no_controls)
+    for settings in runs:
+        check(settings)
+    place, tests = place_of(options), further_tests(options)
+    check_runs(runs, place)
+    check_tests(base, place, tests)
+    remember_settings(base, options.out)
+    try:
+        if options.find_lossless:
+            _search(base, contenders, seeds, place, options)
+        else:
+            run_all(runs, place, jobs=options.jobs, quiet=options.quiet, tests=tests)
+    except KeyboardInterrupt:
+        say(f"Interrupted; saved. Go on with: {place.command}")
+        raise
+    _report(options)
+
+
+def _searched(
+    base: Settings, contenders: list[Contender], options: argparse.Namespace
+) -> tuple[list[Contender], list[Settings]]:
+    """Whose ratios are searched, and the runs at both ends of the search, by which it is checked."""
+    from orderdp.experiments.config import CONTROLS
+    from orderdp.experiments.runner import possible_ratios
+
+    if options.prune_ratios is not None:
+        raise ConfigError(
+            f"--find-lossless chooses the ratios itself, got --prune-ratios {options.prune_ratios}. Give one of the "
+            "two; --resolution says how finely it searches."
+        )
+    searched = [contender for contender in contenders if contender.policy not in CONTROLS]
+    if not searched:
+        raise ConfigError("--find-lossless needs a policy with a ratio to search, and full data has none.")
+    ends = [base]
+    for contender in searched:
+        ratios = possible_ratios(base, contender, resolution=options.resolution)
+        own = replace(base, policy=contender.policy, policy_parameters=contender.parameters)
+        ends += [replace(own, prune_ratio=ratio) for ratio in (ratios[0], ratios[-1])]
+    return searched, ends
+
+
+def _search(
+    base: Settings, contenders: list[Contender], seeds: list[int], place: Place, options: argparse.Namespace
+) -> None:
+    from orderdp.experiments.runner import find_lossless
+
+    for contender in contenders:
+        name = replace(base, policy=contender.policy, policy_parameters=contender.parameters).label
+        best = None
+        for probe in find_lossless(
+            base,
+            contender,
+            seeds,
+            lambda runs: run_all(runs, place, jobs=options.jobs, quiet=options.quiet, tests=further_tests(options)),
+            resolution=options.resolution,
+        ):
+            say(f"{probe.row.label}: {probe.said}")
+            best = probe if probe.lossless else best
+        if best is None:
+            say(f"{name}: no ratio that was tried is without a loss, as far as these seeds can tell.")
+        else:
+            say(f"{name}: {100 * best.prune_ratio:g}% is the largest ratio without one ({best.row.verdict}).")
+
+
+def _report(options: argparse.Namespace) -> None:
+    from orderdp.experiments.records import read_runs, with_further_tests
+    from orderdp.experiments.statistics import compare
+    from orderdp.report.page import report_command
+    from orderdp.report.tables import show_comparison, task_name, tasks
+
+    by_task = tasks(compare(with_further_tests(read_runs(options.out))))
+    for rows in by_task:
+        show_comparison(task_name(rows, by_task), rows, say)
+    try:
+        report_command(options.out, say=say)
+    except ConfigError as error:  # the page needs an extra; the table does not
+        say(f"No page was written: {error}")

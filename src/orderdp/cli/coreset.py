@@ -1,0 +1,109 @@
+"""``orderdp coreset``."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orderdp.cli._common import say
+from orderdp.errors import ConfigError
+
+if TYPE_CHECKING:
+    from orderdp.coresets import Proxy
+    from orderdp.experiments.config import Contender
+
+__all__ = ["DESCRIPTION", "NAME", "SUMMARY", "add", "run"]
+
+
+NAME = "coreset"
+
+
+SUMMARY = "choose a part of the data once, before training"
+
+
+DESCRIPTION = """Chooses a coreset with a static method and writes its indices (and weights and scores, where the method
+has them) to an .npz file. A proxy model is trained first, unless you bring features, logits or scores of your own.
+
+examples:
+  orderdp coreset --list
+  orderdp coreset --method el2n --data digits --model mlp --prune-ratio 0.5 --out coreset.npz
+  orderdp coreset --method k-center --data fashion-mnist --prune-ratio 0.7 --cache proxies --out coreset.npz
+  orderdp coreset --method moderate --from-features features.npz --prune-ratio 0.5 --out coreset.npz
+
+A method's parameters follow its name: NAME:key=value. With --cache ten methods cost one training.
+"""
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """What it takes."""
+    parser.add_argument("--list", action="store_true", help="say which methods there are")
+    parser.add_argument("--method", metavar="M", help="which method; its card is docs/coresets/M.md")
+    parser.add_argument("--prune-ratio", type=float, metavar="R", help="share left out, in [0, 1)")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="an .npz file")
+    parser.add_argument("--data", metavar="D", help="name or path of the data set: see orderdp data")
+    parser.add_argument(
+        "--from-features", type=Path, metavar="FILE", help=".npz with features, logits, labels or scores"
+    )
+    parser.add_argument("--model", default="cnn", metavar="M", help="of the proxy (default: cnn)")
+    parser.add_argument("--width", type=int, metavar="N", help="of models that have one")
+    parser.add_argument("--proxy-epochs", type=int, default=10, metavar="N", help="its training (default: 10)")
+    parser.add_argument("--proxy-inits", type=int, default=1, metavar="N", help="how many proxies (default: 1)")
+    parser.add_argument("--cache", type=Path, metavar="DIR", help="keep the proxy here, and use it again")
+    parser.add_argument("--data-dir", type=Path, metavar="DIR", help="where data are looked for first")
+    parser.add_argument(
+        "--device", default="auto", metavar="NAME", help="cpu, cuda, ... (default: a card if there is one)"
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="of everything random (default: 0)")
+
+
+def run(options: argparse.Namespace) -> None:
+    """What it does."""
+    from orderdp.coresets import NAMES, coreset_command, summary
+    from orderdp.experiments.config import parse_contender
+    from orderdp.experiments.runner import make_folder
+    from orderdp.report.tables import show
+
+    if options.list:
+        show("orderdp coreset --method NAME", ("name", "what it keeps"), [(name, summary(name)) for name in NAMES])
+        return
+    if options.method is None or options.prune_ratio is None or options.out is None:
+        raise ConfigError("give --method, --prune-ratio and --out; --list shows the methods.")
+    method = parse_contender(options.method, NAMES, "static method")
+    if (options.data is None) == (options.from_features is None):
+        raise ConfigError("give either --data D or --from-features FILE.")
+    make_folder(options.out.parent)  # or a proxy would be trained for nothing
+    outcome = coreset_command(
+        method.policy,
+        options.prune_ratio,
+        options.out,
+        proxy=None if options.data is None else _proxy(options, method),
+        from_features=options.from_features,
+        seed=options.seed,
+        **method.parameters,
+    )
+    say(
+        f"{len(outcome.selection):,} samples are in {options.out}; the proxy took {outcome.proxy_seconds:.1f} s, "
+        f"the choice {outcome.selection_seconds:.1f} s."
+    )
+
+
+def _proxy(options: argparse.Namespace, method: Contender) -> Proxy:
+    from orderdp.experiments.config import Settings
+    from orderdp.experiments.runner import Runner, check
+    from orderdp.experiments.selected_once import make_proxy
+
+    settings = Settings(
+        data=options.data,
+        model=options.model,
+        width=options.width,
+        seed=options.seed,
+        proxy_epochs=options.proxy_epochs,
+        proxy_inits=options.proxy_inits,
+        policy=method.policy,
+        policy_parameters=method.parameters,
+        prune_ratio=options.prune_ratio,
+    )
+    check(settings)
+    runner = Runner(Path(), data_dir=options.data_dir, device=options.device)
+    return make_proxy(settings, runner.task(settings), options.cache, runner.device)

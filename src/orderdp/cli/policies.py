@@ -1,0 +1,39 @@
+"""``orderdp policies``."""
+
+from __future__ import annotations
+
+import argparse
+
+from orderdp.cli._common import say
+
+__all__ = ["DESCRIPTION", "NAME", "SUMMARY", "add", "run"]
+
+
+NAME = "policies"
+
+
+SUMMARY = "which rules there are, and the card of each"
+
+
+DESCRIPTION = """Which policies there are, one line each; or the card of one: its rule, parameters, cost and guarantees.
+
+examples:
+  orderdp policies
+  orderdp policies infobatch
+"""
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """What it takes."""
+    parser.add_argument("name", nargs="?", metavar="NAME", help="whose card to print")
+
+
+def run(options: argparse.Namespace) -> None:
+    """What it does."""
+    from orderdp.policies.registry import NAMES, RECORDED, card, summary
+    from orderdp.report.tables import show
+
+    if options.name is None:
+        show("orderdp policies NAME", ("name", "what it does"), [(name, summary(name)) for name in (*NAMES, *RECORDED)])
+    else:
+        say(card(options.name))

@@ -1,0 +1,50 @@
+"""``orderdp report``."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from orderdp.cli._common import say
+
+__all__ = ["DESCRIPTION", "NAME", "SUMMARY", "add", "run"]
+
+
+NAME = "report"
+
+
+SUMMARY = "a page, or a table, of what was compared"
+
+
+DESCRIPTION = """What the runs in a folder say: a page (report.html, one file that works offline) with the verdict,
+a table and charts; or verdict and table as markdown.
+
+examples:
+  orderdp report results
+  orderdp report results --open
+  orderdp report results --markdown
+  orderdp report results --charts figures --format svg
+"""
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """What it takes."""
+    parser.add_argument("directory", type=Path, metavar="DIR", help="folder that train or compare wrote to")
+    parser.add_argument("--markdown", action="store_true", help="print verdict and table, write no page")
+    parser.add_argument("--open", action="store_true", help="show the page in a browser")
+    parser.add_argument("--charts", type=Path, metavar="DIR", help="also write the charts as files")
+    parser.add_argument("--format", default="png", metavar="F", help="of the charts: png or svg (default: png)")
+
+
+def run(options: argparse.Namespace) -> None:
+    """What it does."""
+    from orderdp.report.page import report_command
+
+    report_command(
+        options.directory,
+        say=say,
+        markdown=options.markdown,
+        open_page=options.open,
+        charts=options.charts,
+        chart_format=options.format,
+    )

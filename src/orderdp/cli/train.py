@@ -1,0 +1,115 @@
+"""``orderdp train``."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from orderdp.cli._common import add_run_options, further_tests, place_of, say, settings_of
+from orderdp.errors import ConfigError
+
+if TYPE_CHECKING:
+    from orderdp.experiments.config import Settings
+    from orderdp.experiments.runner import Place
+
+__all__ = ["DESCRIPTION", "NAME", "SUMMARY", "add", "run"]
+
+
+NAME = "train"
+
+
+SUMMARY = "train a model with a pruning policy"
+
+
+DESCRIPTION = """Trains a model on what a policy leaves of the data, tests it every epoch, and keeps records and
+checkpoints.
+
+examples:
+  orderdp train --data digits --model mlp --prune-ratio 0.4 --out run
+  orderdp train --data fashion-mnist --preset cpu --policy infobatch --prune-ratio 0.5 --epochs 10 --out run
+  orderdp train --data cifar10 --preset paper-cifar-resnet18 --prune-ratio 0.4 --out run
+  orderdp train --task examples/own_task.py:make --policy orderdp:exploration=0.9 --prune-ratio 0.3 --out run
+  orderdp train --data digits --model mlp --prune-ratio 0.4 --out run --resume
+
+Interrupted with Ctrl-C or killed, it goes on from its last checkpoint with --resume. A policy's parameters follow its
+name: NAME:key=value:key=value. `orderdp policies` shows which there are.
+"""
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """What it takes."""
+    unset = argparse.SUPPRESS  # so that a file can say it
+    parser.add_argument("--policy", default=unset, metavar="P", help="which samples (default: orderdp)")
+    parser.add_argument(
+        "--prune-ratio", type=float, default=unset, metavar="R", help="share left out each epoch, in [0, 1)"
+    )
+    parser.add_argument("--seed", type=int, default=unset, metavar="S", help="of everything random (default: 0)")
+    parser.add_argument("--resume", action="store_true", help="go on with the run in the folder")
+    add_run_options(parser)
+
+
+def run(options: argparse.Namespace) -> None:
+    """What it does."""
+    from orderdp.experiments.config import parse_contender
+    from orderdp.experiments.runner import check, check_tests, finished, judge_all
+
+    given = {name: getattr(options, name) for name in ("prune_ratio", "seed") if hasattr(options, name)}
+    if hasattr(options, "policy"):
+        contender = parse_contender(options.policy)
+        given |= {"policy": contender.policy, "policy_parameters": contender.parameters}
+    settings = settings_of(options, **given)
+    check(settings)
+    _check_folder(options, settings)
+    place, tests = place_of(options), further_tests(options)
+    check_tests(settings, place, tests)
+    done = finished(place.out, settings)
+    if done is not None:
+        say(f"This run is finished already: {_told(done.summary)}")
+    else:
+        _train(settings, place, options)
+    for judged in judge_all([settings], place, tests):
+        say(f"{judged.metric:.2f} % on {judged.data}.")
+    if done is None:
+        say(
+            f"Records are in {place.out / 'runs' / settings.run_id}. `orderdp report {place.out}` makes a page of them."
+        )
+
+
+def _train(settings: Settings, place: Place, options: argparse.Namespace) -> None:
+    from orderdp.experiments.progress import show_progress
+    from orderdp.experiments.runner import compare_all
+
+    with show_progress(1, 0, quiet=options.quiet, say=say) as progress:
+        try:
+            for run, summary in compare_all([settings], place, watch=progress.watch):
+                progress.ended(run, summary)
+        except KeyboardInterrupt:
+            say(f"Interrupted; saved. Go on with: {place.command}{'' if options.resume else ' --resume'}")
+            raise
+
+
+def _check_folder(options: argparse.Namespace, settings: Settings) -> None:
+    from orderdp.experiments.records import read_run
+
+    folders = sorted((options.out / "runs").glob("*/records.jsonl"))
+    own = options.out / "runs" / settings.run_id / "records.jsonl"
+    if options.resume:
+        if folders and own not in folders:
+            before = {name: value for name, value in read_run(folders[0]).config.items() if name != "label"}
+            raise ConfigError(
+                f"{str(options.out)!r} holds a run with other settings: {'; '.join(settings.differences(before))}. "
+                "Resume with the settings it had, or use another --out."
+            )
+    elif own in folders:
+        raise ConfigError(
+            f"{str(options.out)!r} holds this run already. Go on with it by --resume, or use another --out."
+        )
+
+
+def _told(summary: dict[str, object] | None) -> str:
+    from orderdp.experiments.progress import result
+
+    assert summary is not None
+    if summary["status"] != "done":
+        return f"it failed, {summary['reason']}."
+    return f"{result(summary)}."

@@ -1,0 +1,243 @@
+"""The library behind the extra ``coresets``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from math import ceil, log
+from typing import Any, Protocol
+
+import numpy as np
+
+from orderdp.errors import ConfigError
+
+__all__ = [
+    "CosineKernel",
+    "Gradients",
+    "Kernel",
+    "Objective",
+    "centred",
+    "dense_kernel",
+    "lazy_greedy",
+    "log_softmax",
+    "prediction_errors",
+    "row_blocks",
+    "sklearn",
+    "softmax",
+    "stochastic_greedy",
+    "unit_rows",
+]
+
+
+def sklearn(module: str) -> Any:
+    """A module of scikit-learn, or an error that says how to get it."""
+    try:
+        return import_module(f"sklearn.{module}")
+    except ImportError:
+        raise ConfigError(
+            "this method needs scikit-learn, which is not installed: pip install 'orderdp[coresets]'"
+        ) from None
+
+
+#: Numbers in a block: 64 MB of float32.
+_BLOCK = 1 << 24
+
+
+class Kernel(Protocol):
+    """Similarities of n samples, none negative."""
+
+    @property
+    def n(self) -> int:
+        """How many samples."""
+        ...
+
+    def rows(self, places: np.ndarray) -> np.ndarray:
+        """Similarity of each of these samples to all, (places, n)."""
+        ...
+
+
+def row_blocks(n: int, rows: int | None = None) -> Iterator[slice]:
+    """Slices that cover `rows` rows (n where it is not given), each of as many rows of n numbers as make a block."""
+    height, rows = max(1, _BLOCK // max(1, n)), n if rows is None else rows
+    return (slice(start, min(start + height, rows)) for start in range(0, rows, height))
+
+
+class CosineKernel:
+    """0.5 + 0.5 cos, in [0, 1]. A row of zeros has similarity 0.5 to everything."""
+
+    def __init__(self, features: np.ndarray) -> None:
+        self._directions = unit_rows(features)
+
+    @property
+    def n(self) -> int:
+        """How many samples."""
+        return len(self._directions)
+
+    def rows(self, places: np.ndarray) -> np.ndarray:
+        """Similarity of each of these samples to all."""
+        found = self._directions[places] @ self._directions.T
+        found *= 0.5
+        found += 0.5
+        # Rounding must not make anything negative: gains would no longer only fall.
+        return np.asarray(np.maximum(found, 0.0, out=found))
+
+
+def dense_kernel(kernel: Kernel) -> np.ndarray:
+    """The whole kernel, filled block by block. Only for groups that are small enough."""
+    whole = np.empty((kernel.n, kernel.n), dtype=np.float32)
+    for part in row_blocks(kernel.n):
+        whole[part] = kernel.rows(np.arange(part.start, part.stop))
+    return whole
+
+
+def unit_rows(features: np.ndarray) -> np.ndarray:
+    """The rows at length 1; a row of zeros stays as it is."""
+    lengths = np.linalg.norm(features, axis=1, keepdims=True)
+    return (features / np.where(lengths > 0, lengths, 1)).astype(np.float32, copy=False)
+
+
+def centred(features: np.ndarray) -> np.ndarray:
+    """The rows less their mean, which distances do not notice, but the rounding of their squares does."""
+    return np.asarray(features - features.mean(0, dtype=np.float64), dtype=np.float32)
+
+
+def log_softmax(logits: np.ndarray) -> np.ndarray:
+    """Logarithms of the probabilities, without overflow."""
+    shifted = logits - logits.max(1, keepdims=True)
+    return np.asarray(shifted - np.log(np.exp(shifted).sum(1, keepdims=True)), dtype=np.float32)
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    """The probabilities."""
+    return np.asarray(np.exp(log_softmax(logits)))
+
+
+def prediction_errors(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Softmax minus one-hot label: the gradient of the cross-entropy with respect to the logits."""
+    errors = softmax(logits)
+    errors[np.arange(len(labels)), labels] -= 1
+    return errors
+
+
+@dataclass(frozen=True, eq=False)
+class Gradients:
+    """The last-layer gradients of n samples, factorised.
+
+    Attributes:
+        errors: p - y, (n, classes).
+        inputs: [h, 1], (n, width + 1).
+    """
+
+    errors: np.ndarray
+    inputs: np.ndarray
+
+    @classmethod
+    def of(cls, features: np.ndarray, logits: np.ndarray, labels: np.ndarray) -> Gradients:
+        """From what the proxy has recorded."""
+        inputs = np.empty((len(features), features.shape[1] + 1), dtype=np.float32)
+        inputs[:, :-1] = features
+        inputs[:, -1] = 1
+        return cls(prediction_errors(logits, labels), inputs)
+
+    def __len__(self) -> int:
+        return len(self.errors)
+
+    def __getitem__(self, places: np.ndarray) -> Gradients:
+        return Gradients(self.errors[places], self.inputs[places])
+
+    def squared_norms(self) -> np.ndarray:
+        """Of each sample's gradient."""
+        return np.asarray(_squares(self.errors) * _squares(self.inputs))
+
+    def mean(self, weights: np.ndarray | None = None) -> np.ndarray:
+        """The mean gradient, or with weights their weighted sum: (classes, width + 1)."""
+        if weights is None:
+            return np.asarray(self.errors.T @ self.inputs / np.float32(len(self)))
+        return np.asarray((self.errors * weights[:, None]).T @ self.inputs)
+
+    def along(self, direction: np.ndarray) -> np.ndarray:
+        """Inner product of each sample's gradient with a direction of shape (classes, width + 1)."""
+        return np.asarray(np.einsum("nc,nc->n", self.inputs @ direction.T, self.errors))
+
+    def inner(self, others: Gradients) -> np.ndarray:
+        """Inner products of these gradients with `others`, (len(self), len(others))."""
+        product = self.inputs @ others.inputs.T
+        product *= self.errors @ others.errors.T
+        return np.asarray(product)
+
+
+def _squares(rows: np.ndarray) -> np.ndarray:
+    return np.asarray(np.einsum("nd,nd->n", rows, rows))
+
+
+_FIRST_CHUNK = 8
+
+
+class Objective(Protocol):
+    """What is maximised.
+
+    Attributes:
+        bounds: What each sample would add at most; the objective may lower them whenever it knows better.
+    """
+
+    bounds: np.ndarray
+
+    def gains(self, places: np.ndarray) -> np.ndarray:
+        """What each of these samples would add now."""
+        ...
+
+    def take(self, place: int) -> None:
+        """Adds a sample to what is picked."""
+        ...
+
+
+def lazy_greedy(objective: Objective, count: int) -> np.ndarray:
+    """The `count` picks of plain greedy, in its order; of equal gains the lowest place.
+
+    A gain that was computed earlier is an upper bound now. So only the samples with the largest bounds are looked
+    at again, in chunks that double, until the largest bound of all is a gain of this step.
+    """
+    bounds = objective.bounds
+    picks = np.empty(count, dtype=np.int64)
+    step_of_gain = np.full(len(bounds), -1, dtype=np.int64)
+    for step in range(count):
+        chunk = _FIRST_CHUNK
+        while step_of_gain[best := int(bounds.argmax())] != step:
+            stale = _largest(bounds, chunk)
+            stale = stale[step_of_gain[stale] != step]
+            bounds[stale] = objective.gains(stale)
+            step_of_gain[stale] = step
+            chunk *= 2
+        picks[step] = best
+        bounds[best] = -np.inf
+        objective.take(best)
+    return picks
+
+
+def stochastic_greedy(objective: Objective, count: int, rng: np.random.Generator, eps: float = 0.01) -> np.ndarray:
+    """`count` picks, each the best of a random part of what is left.
+
+    The part has (n / count) ln(1 / eps) samples, so that all steps together look at n ln(1 / eps) of them, however
+    many are picked.
+    """
+    left = rng.permutation(len(objective.bounds))
+    size = ceil(len(left) / count * log(1 / eps))
+    picks = np.empty(count, dtype=np.int64)
+    for step in range(count):
+        places = rng.integers(0, len(left), min(size, len(left))) if size < len(left) else np.arange(len(left))
+        part = np.unique(places)
+        best = part[objective.gains(left[part]).argmax()]
+        picks[step] = left[best]
+        left[best] = left[-1]
+        left = left[:-1]
+        objective.take(int(picks[step]))
+    return picks
+
+
+def _largest(bounds: np.ndarray, chunk: int) -> np.ndarray:
+    if chunk >= len(bounds):
+        return np.flatnonzero(bounds > -np.inf)
+    largest = np.argpartition(bounds, len(bounds) - chunk)[len(bounds) - chunk :]
+    kept: np.ndarray = largest[bounds[largest] > -np.inf]
+    return kept

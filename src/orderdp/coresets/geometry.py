@@ -1,0 +1,355 @@
+"""StaticRandom: a uniform choice, made once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from orderdp._draw import generator
+from orderdp._validation import check_ratio, checked_name, is_count
+from orderdp.coresets._arrays import centred, lazy_greedy, log_softmax, row_blocks, sklearn
+from orderdp.coresets.base import (
+    Group,
+    Method,
+    Needs,
+    ScoreMethod,
+    Source,
+    Task,
+    checked_scores,
+    class_members,
+    even_budgets,
+)
+from orderdp.coresets.training_dynamics import EL2N, Forgetting, GraNd, OwnScores
+from orderdp.errors import ConfigError
+from orderdp.policy import Selection
+
+__all__ = [
+    "CCS",
+    "ContextualDiversity",
+    "Divergence",
+    "Herding",
+    "KCenter",
+    "Moderate",
+    "Prototypes",
+    "StaticRandom",
+    "distances_to_class_median",
+    "distances_to_prototypes",
+    "farthest_first",
+    "herd",
+    "middle",
+    "squared_euclidean",
+    "stratified",
+    "symmetric_kl",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StaticRandom(Method):
+    """Keeps a uniform part of the data set, or of each class. The rival every other one has to beat."""
+
+    def choose(self, task: Task) -> Selection:
+        """A uniform draw without replacement."""
+        drawn = task.pick(lambda group: task.rng(group.name).choice(len(group.members), group.count, replace=False))
+        return Selection(np.sort(drawn.indices))
+
+
+#: So many centres are collected before all samples are told of them, in one matrix product.
+_PENDING = 64
+
+
+@dataclass(frozen=True, eq=False)
+class Divergence:
+    """A divergence that is own_i + own_j - <left_i, right_j>: a block of them is one matrix product."""
+
+    own: np.ndarray
+    left: np.ndarray
+    right: np.ndarray
+
+    def between(self, rows: np.ndarray | slice, columns: np.ndarray | slice) -> np.ndarray:
+        """The block of these rows and columns, never negative."""
+        block = self.left[rows] @ self.right[columns].T
+        np.subtract(self.own[rows][:, None] + self.own[columns], block, out=block)
+        return np.asarray(np.maximum(block, 0, out=block))
+
+
+def squared_euclidean(features: np.ndarray) -> Divergence:
+    """Squared distances between rows."""
+    rows = centred(features)
+    return Divergence(np.einsum("nd,nd->n", rows, rows), rows, 2 * rows)
+
+
+def symmetric_kl(logits: np.ndarray) -> Divergence:
+    """KL(p, q) + KL(q, p) between the softmax of rows: the sum of (p - q)(ln p - ln q)."""
+    logarithms = log_softmax(logits)
+    p = np.exp(logarithms)
+    return Divergence((p * logarithms).sum(1), np.hstack((p, logarithms)), np.hstack((logarithms, p)))
+
+
+def farthest_first(divergence: Divergence, count: int, start: int) -> np.ndarray:
+    """`count` places: `start`, then each time the one farthest from all before; of equals the lowest place.
+
+    These are the picks of the naive algorithm. Distances to the nearest pick only fall, so the last known ones are
+    bounds, and most samples need not be looked at again (see `lazy_greedy`).
+    """
+    cover = _Cover(divergence, start)
+    return np.concatenate(([start], lazy_greedy(cover, count - 1))).astype(np.int64)
+
+
+class _Cover:
+    """How far each sample is from the nearest pick, at most."""
+
+    def __init__(self, divergence: Divergence, start: int) -> None:
+        self._divergence = divergence
+        self._pending = [start]
+        self.bounds = np.full(len(divergence.own), np.inf, dtype=np.float32)
+        self.bounds[start] = -np.inf
+        self._tell_all()
+
+    def gains(self, places: np.ndarray) -> np.ndarray:
+        """The distance of these to the nearest pick."""
+        if not self._pending:
+            return np.asarray(self.bounds[places])
+        nearest = self._divergence.between(places, np.array(self._pending)).min(1)
+        return np.asarray(np.minimum(self.bounds[places], nearest))
+
+    def take(self, place: int) -> None:
+        """One more pick."""
+        self._pending.append(place)
+        if len(self._pending) == _PENDING:
+            self._tell_all()
+
+    def _tell_all(self) -> None:
+        centres = np.array(self._pending)
+        for part in row_blocks(len(self.bounds)):
+            nearest = self._divergence.between(part, centres).min(1)
+            np.minimum(self.bounds[part], nearest, out=self.bounds[part])
+        self._pending = []
+
+
+@dataclass(frozen=True, kw_only=True)
+class KCenter(Method):
+    """Farthest-first on features from a random start: the largest gap is at most twice the smallest possible."""
+
+    @property
+    def needs(self) -> Needs:
+        """Features."""
+        return Needs(features=True)
+
+    def choose(self, task: Task) -> Selection:
+        """Farthest-first in each group, in that order."""
+        features = task.source.features()
+
+        def picks(group: Group) -> np.ndarray:
+            start = int(task.rng(group.name).integers(len(group.members)))
+            return farthest_first(squared_euclidean(features[group.members]), group.count, start)
+
+        return task.pick(picks)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContextualDiversity(Method):
+    """Farthest-first with the symmetric KL divergence between softmax outputs, from a random start."""
+
+    @property
+    def needs(self) -> Needs:
+        """Logits."""
+        return Needs(logits=True)
+
+    def choose(self, task: Task) -> Selection:
+        """Farthest-first in each group, in that order."""
+        logits = task.source.logits()
+
+        def picks(group: Group) -> np.ndarray:
+            start = int(task.rng(group.name).integers(len(group.members)))
+            return farthest_first(symmetric_kl(logits[group.members]), group.count, start)
+
+        return task.pick(picks)
+
+
+def herd(features: np.ndarray, count: int) -> np.ndarray:
+    """`count` places: each time the argmin of the distance between (i + 1) * mean and (sum picked + x).
+
+    Around the mean this is the argmin of |sum picked + x|^2, so of |x|^2 / 2 + <sum picked, x>: one product of
+    matrix and vector a pick. Of equals the lowest place.
+    """
+    rows = centred(features)
+    scores = np.einsum("nd,nd->n", rows, rows, dtype=np.float64) / 2
+    picks = np.empty(count, dtype=np.int64)
+    for step in range(count):
+        best = int(scores.argmin())
+        picks[step] = best
+        scores += rows @ rows[best]
+        scores[best] = np.inf
+    return picks
+
+
+@dataclass(frozen=True, kw_only=True)
+class Herding(Method):
+    """Greedy matching of the mean feature, without replacement."""
+
+    @property
+    def needs(self) -> Needs:
+        """Features."""
+        return Needs(features=True)
+
+    def choose(self, task: Task) -> Selection:
+        """Herding in each group, in that order. Nothing in it is random."""
+        features = task.source.features()
+        return task.pick(lambda group: herd(features[group.members], group.count))
+
+
+def distances_to_class_median(features: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Distance of each sample to the median feature of its class, coordinate by coordinate."""
+    distances = np.empty(len(labels), dtype=np.float32)
+    for members in class_members(labels).values():
+        own = features[members]
+        distances[members] = np.linalg.norm(own - np.median(own, axis=0), axis=1)
+    return distances
+
+
+def middle(values: np.ndarray, count: int) -> np.ndarray:
+    """The places of the `count` values in the middle of the order; of two middles, the lower.
+
+    >>> middle(np.array([10.0, 0.0, 5.0, 6.0, 99.0]), 3).tolist()
+    [2, 3, 0]
+    """
+    start = (len(values) - count) // 2
+    return np.argsort(values, kind="stable")[start : start + count]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moderate(Method):
+    """Keeps the middle of the distances to the class median: neither the typical nor the odd ones."""
+
+    @property
+    def needs(self) -> Needs:
+        """Features and labels."""
+        return Needs(features=True, labels=True)
+
+    def choose(self, task: Task) -> Selection:
+        """The middle of each group's distances, in the order of the samples."""
+        distances = distances_to_class_median(task.source.features(), task.labels)
+
+        def picks(group: Group) -> np.ndarray:
+            # In a random order first: equal distances would otherwise be kept by their place.
+            order = task.rng(group.name).permutation(len(group.members))
+            return np.asarray(order[middle(distances[group.members[order]], group.count)])
+
+        return Selection(np.sort(task.pick(picks).indices))
+
+
+def distances_to_prototypes(features: np.ndarray, clusters: int, rng: np.random.Generator) -> np.ndarray:
+    """Distance of each sample to the centre of its own cluster, by k-means (scikit-learn's, one start)."""
+    means = sklearn("cluster").KMeans(clusters, n_init=1, random_state=int(rng.integers(2**31)))
+    own = means.fit_predict(features)
+    distances = np.empty(len(features), dtype=np.float32)
+    for cluster in range(clusters):
+        members = np.flatnonzero(own == cluster)
+        distances[members] = np.linalg.norm(features[members] - means.cluster_centers_[cluster], axis=1)
+    return distances
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prototypes(ScoreMethod):
+    """Keeps the samples farthest from their prototype, or the nearest.
+
+    Args:
+        clusters: How many prototypes; None for as many as there are classes, or 10 without labels.
+        keep: "hard" for the farthest; "easy" for the nearest, which is better where data is scarce.
+    """
+
+    clusters: int | None = None
+    keep: Literal["hard", "easy"] = "hard"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.clusters is not None and not is_count(self.clusters):
+            raise ConfigError(f"clusters must be a whole number, at least 1, or None, got {self.clusters!r}.")
+        if self.keep not in ("hard", "easy"):
+            raise ConfigError(f'keep must be "hard" or "easy", got {self.keep!r}.')
+
+    @property
+    def needs(self) -> Needs:
+        """Features."""
+        return Needs(features=True)
+
+    def rate(self, source: Source, seed: int) -> np.ndarray:
+        """The distances, turned round where the nearest are kept."""
+        sklearn("cluster")  # or the proxy would be trained first
+        clusters = self.clusters or (10 if source.labels is None else len(np.unique(source.labels)))
+        if clusters > source.n:
+            raise ConfigError(f"clusters must be at most the {source.n} samples there are, got {clusters}.")
+        rng = generator(seed, "coreset", "Prototypes", "means")
+        distances = distances_to_prototypes(source.features(), clusters, rng)
+        return distances if self.keep == "hard" else -distances
+
+
+_SCORES: dict[str, type[ScoreMethod]] = {"el2n": EL2N, "grand": GraNd, "forgetting": Forgetting, "scores": OwnScores}
+
+
+def stratified(scores: np.ndarray, count: int, drop: float, strata: int, rng: np.random.Generator) -> np.ndarray:
+    """The places of `count` samples: without the hardest, evenly over ranges of equal width of the score.
+
+    Args:
+        scores: One number for each sample, largest for the hardest; infinite ones count as just above the largest, or
+            just below the smallest.
+        count: How many.
+        drop: Share of the samples, the hardest, that is left out; less where too few would be left.
+        strata: Number of ranges. What a range cannot fill is shared among the others.
+        rng: Draws within a range, and among equally hard ones.
+    """
+    finite = scores[np.isfinite(scores)]
+    low, high = (finite.min(), finite.max()) if len(finite) else (0.0, 0.0)
+    scores = np.nan_to_num(scores, posinf=high + 1.0, neginf=low - 1.0)
+    order = rng.permutation(len(scores))
+    easiest_first = order[np.argsort(scores[order], kind="stable")]
+    kept = easiest_first[: max(count, len(scores) - round(drop * len(scores)))]
+    low, high = scores[kept[0]], scores[kept[-1]]
+    width = (high - low) / strata or 1.0
+    stratum = np.minimum(((scores[kept] - low) / width).astype(np.int64), strata - 1)
+    given = even_budgets(np.bincount(stratum, minlength=strata), count)
+    parts = [rng.choice(kept[stratum == s], given[s], replace=False) for s in range(strata) if given[s]]
+    return np.concatenate(parts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CCS(Method):
+    """Drops the hardest share, then keeps equal numbers from ranges of equal width of a score.
+
+    Args:
+        score: What is hard: "el2n", "grand", "forgetting", "scores" for those of `Arrays`, or a method with scores.
+        drop: Share that is dropped from the hard end.
+        strata: Number of ranges.
+    """
+
+    score: Any = "el2n"
+    drop: float = 0.1
+    strata: int = 50
+    rating: ScoreMethod = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_ratio("drop", self.drop)
+        if not is_count(self.strata):
+            raise ConfigError(f"strata must be a whole number, at least 1, got {self.strata!r}.")
+        rating = _SCORES[checked_name(self.score, _SCORES, "score")]() if isinstance(self.score, str) else self.score
+        if not isinstance(rating, ScoreMethod):
+            raise ConfigError(f"score must be a name or a method with scores, got {type(rating).__name__}.")
+        object.__setattr__(self, "rating", rating)
+
+    @property
+    def needs(self) -> Needs:
+        """Those of the score."""
+        return self.rating.needs
+
+    def choose(self, task: Task) -> Selection:
+        """Within each group, in the order of the samples."""
+        scores = np.asarray(self.rating.rate(task.source, task.seed))
+        checked_scores(scores, task.source.n, type(self.rating).__name__)
+
+        def picks(group: Group) -> np.ndarray:
+            return stratified(scores[group.members], group.count, self.drop, self.strata, task.rng(group.name))
+
+        return Selection(np.sort(task.pick(picks).indices))

@@ -1,0 +1,241 @@
+"""Entropy: the samples whose predicted probabilities have the largest entropy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from orderdp._validation import is_count
+from orderdp.coresets._arrays import log_softmax, sklearn, softmax
+from orderdp.coresets.base import Needs, ScoreMethod, Source
+from orderdp.coresets.geometry import symmetric_kl
+from orderdp.errors import ConfigError, DatasetError
+
+__all__ = [
+    "Cal",
+    "DeepFool",
+    "Entropy",
+    "LeastConfidence",
+    "Margin",
+    "contrast",
+    "lack_of_confidence",
+    "lack_of_margin",
+    "perturbation_norms",
+    "prediction_entropy",
+]
+
+
+def prediction_entropy(logits: np.ndarray) -> np.ndarray:
+    """Entropy of the probabilities of each row, in nats.
+
+    >>> round(float(prediction_entropy(np.zeros((1, 4)))[0]), 4)  # ln 4
+    1.3863
+    """
+    logarithms = log_softmax(logits)
+    return np.asarray(-(np.exp(logarithms) * logarithms).sum(1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entropy(ScoreMethod):
+    """Keeps the samples whose predicted probabilities have the largest entropy."""
+
+    @property
+    def needs(self) -> Needs:
+        """The logits of the trained proxy."""
+        return Needs(logits=True)
+
+    def rate(self, source: Source, seed: int) -> np.ndarray:
+        """How uncertain the proxy is of each sample."""
+        return prediction_entropy(source.logits())
+
+
+def lack_of_confidence(logits: np.ndarray) -> np.ndarray:
+    """One minus the largest probability of each row.
+
+    >>> lack_of_confidence(np.log(np.array([[0.5, 0.25, 0.25]]))).tolist()
+    [0.5]
+    """
+    return np.asarray(1 - softmax(logits).max(1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeastConfidence(ScoreMethod):
+    """Keeps the samples whose largest class probability is smallest."""
+
+    @property
+    def needs(self) -> Needs:
+        """The logits of the trained proxy."""
+        return Needs(logits=True)
+
+    def rate(self, source: Source, seed: int) -> np.ndarray:
+        """How uncertain the proxy is of each sample."""
+        return lack_of_confidence(source.logits())
+
+
+def lack_of_margin(logits: np.ndarray) -> np.ndarray:
+    """One minus the difference of the two largest probabilities of each row.
+
+    >>> lack_of_margin(np.log(np.array([[0.5, 0.25, 0.25]]))).tolist()
+    [0.75]
+    """
+    if logits.shape[1] < 2:
+        raise ConfigError(f"Margin needs at least 2 classes, there is {logits.shape[1]}.")
+    second, first = np.partition(softmax(logits), -2, axis=1)[:, -2:].T
+    return np.asarray(1 - (first - second))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Margin(ScoreMethod):
+    """Keeps the samples whose two largest class probabilities are closest."""
+
+    @property
+    def needs(self) -> Needs:
+        """The logits of the trained proxy."""
+        return Needs(logits=True)
+
+    def rate(self, source: Source, seed: int) -> np.ndarray:
+        """How uncertain the proxy is of each sample."""
+        return lack_of_margin(source.logits())
+
+
+# Squared slopes up to here are rounding: single precision ends soon after.
+_FLAT = 1e-30
+
+
+def perturbation_norms(
+    model: torch.nn.Module, inputs: torch.Tensor, *, iterations: int = 50, classes: int = 10, overshoot: float = 0.02
+) -> torch.Tensor:
+    """Euclidean norm of the change that DeepFool needs to change each prediction.
+
+    Each iteration takes the nearest boundary of the linearised model and steps onto it. Where the model is flat there
+    is none, so a sample that stands there, or gets there, is infinitely far.
+
+    Args:
+        model: In evaluation mode.
+        inputs: A batch.
+        iterations: At most so many steps; a sample that has not flipped by then counts with the way gone so far.
+        classes: Only the so many most likely classes are candidates.
+        overshoot: Each prediction is tried a little beyond the boundary, relative to the change.
+    """
+    with torch.no_grad():
+        ranked = model(inputs).argsort(1, descending=True)[:, :classes]
+    if ranked.shape[1] < 2:
+        raise ConfigError(f"DeepFool needs at least 2 classes, the model has {ranked.shape[1]}.")
+    change = torch.zeros_like(inputs)
+    active = torch.arange(len(inputs), device=inputs.device)
+    lost = torch.zeros(len(inputs), dtype=torch.bool, device=inputs.device)
+    for _ in range(iterations):
+        here = (inputs[active] + (1 + overshoot) * change[active]).requires_grad_()
+        logits = model(here).gather(1, ranked[active])
+        standing = logits.argmax(1) == 0
+        if not standing.any():
+            break
+        step, leads = _step_to_boundary(logits, here)
+        lost[active[standing & ~leads]] = True
+        change[active[standing & leads]] += step[standing & leads]
+        active = active[standing & leads]
+    norms: torch.Tensor = torch.linalg.vector_norm(change.flatten(1), dim=1)
+    return norms.masked_fill(lost, torch.inf)
+
+
+def _step_to_boundary(logits: torch.Tensor, here: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The shortest step onto a boundary between the first class and another, of the model as it is linear here.
+
+    And whether there is such a step: not where no class has a slope.
+    """
+    slopes = torch.stack(
+        [torch.autograd.grad(logits[:, c].sum(), here, retain_graph=True)[0] for c in range(logits.shape[1])]
+    )
+    normals = (slopes[1:] - slopes[:1]).flatten(2)
+    gaps = (logits[:, :1] - logits[:, 1:]).detach().T
+    squares = normals.square().sum(2)
+    distances = torch.where(squares > _FLAT, gaps / squares.sqrt(), torch.inf)
+    nearest = distances.argmin(0)
+    samples = torch.arange(len(here), device=here.device)
+    # A little is added, as in the paper's code, or a sample that stands on a boundary would not move.
+    size = (gaps[nearest, samples] + 1e-4) / squares[nearest, samples]
+    step = (size[:, None] * normals[nearest, samples]).reshape(here.shape)
+    return step, distances[nearest, samples].isfinite()
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeepFool(ScoreMethod):
+    """Keeps the samples with the smallest perturbations.
+
+    Args:
+        iterations: At most so many linearisations for each sample.
+        classes: Only so many of the most likely classes are tried.
+    """
+
+    iterations: int = 50
+    classes: int = 10
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not is_count(self.iterations):
+            raise ConfigError(f"iterations must be a whole number, at least 1, got {self.iterations!r}.")
+        if not is_count(self.classes, least=2):
+            raise ConfigError(f"classes must be a whole number, at least 2, got {self.classes!r}.")
+
+    @property
+    def needs(self) -> Needs:
+        """The trained model, and the samples."""
+        return Needs(model=True)
+
+    def rate(self, source: Source, seed: int) -> np.ndarray:
+        """Less the norm of the perturbation, so that the nearest to a boundary come first."""
+        _, inputs, _ = next(iter(source.batches()))
+        if not inputs.is_floating_point():  # or the proxy would be trained first
+            raise DatasetError(
+                f"DeepFool changes the inputs, so they must be floats, got {inputs.dtype}. Give the proxy a data set "
+                "that converts them, and a model that takes them so."
+            )
+        model, norms = source.model(), np.empty(source.n, dtype=np.float32)
+        for indices, inputs, _ in source.batches():
+            found = perturbation_norms(model, inputs, iterations=self.iterations, classes=self.classes)
+            norms[indices] = found.cpu().numpy()
+        return -norms
+
+
+def contrast(features: np.ndarray, logits: np.ndarray, neighbours: int) -> np.ndarray:
+    """Mean symmetric KL divergence between each sample's prediction and those of its nearest neighbours.
+
+    Neighbours are exact, by scikit-learn, which goes over blocks. A sample is not its own neighbour.
+    """
+    finder = sklearn("neighbors").NearestNeighbors(n_neighbors=neighbours, algorithm="brute").fit(features)
+    nearest = finder.kneighbors(return_distance=False)
+    kl = symmetric_kl(logits)
+    total = np.zeros(len(features))
+    for column in nearest.T:
+        total += kl.own + kl.own[column] - np.einsum("nd,nd->n", kl.left, kl.right[column])
+    return np.asarray(np.maximum(total / neighbours, 0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cal(ScoreMethod):
+    """Keeps the largest mean divergences from the nearest neighbours in feature space.
+
+    Args:
+        neighbours: How many.
+    """
+
+    neighbours: int = 10
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not is_count(self.neighbours):
+            raise ConfigError(f"neighbours must be a whole number, at least 1, got {self.neighbours!r}.")
+
+    @property
+    def needs(self) -> Needs:
+        """Features and logits."""
+        return Needs(features=True, logits=True)
+
+    def rate(self, source: Source, seed: int) -> np.ndarray:
+        """The divergences."""
+        sklearn("neighbors")  # or the proxy would be trained first
+        if self.neighbours >= source.n:
+            raise ConfigError(f"neighbours must be fewer than the {source.n} samples, got {self.neighbours}.")
+        return contrast(source.features(), source.logits(), self.neighbours)

@@ -1,0 +1,168 @@
+"""Data sets whose items carry their index, and the DataLoader built on them.
+
+This module is what worker processes import; it knows nothing of policies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
+
+from orderdp._epochs import Timeline
+from orderdp._validation import check_batch_size
+from orderdp.errors import ConfigError, DatasetError
+from orderdp.samplers import PrunedBatchSampler, check_length
+
+__all__ = ["Indexed", "IndexedCollate", "length_of", "pruned_loader", "without_own_order"]
+
+
+class Indexed(Dataset[Any]):
+    """A data set whose items carry their index: ``(index, item)``, or under `key` in items that are dicts.
+
+    >>> Indexed(["a", "b"])[1]
+    (1, 'b')
+    >>> Indexed([{"text": "a"}], key="index")[0]
+    {'text': 'a', 'index': 0}
+
+    Args:
+        dataset: Any data set with a length and items by index.
+        key: Where to put the index in items that are dicts.
+    """
+
+    # Nothing is forwarded by __getattr__: unpickling asks for attributes before there is anything to forward to,
+    # and methods of the inner data set would hand out items without their index.
+
+    def __init__(self, dataset: Any, key: str | None = None) -> None:
+        length_of(dataset)
+        if key is not None and not isinstance(key, str):
+            raise ConfigError(f"key must be the name of an entry, got {key!r}.")
+        self.dataset = dataset
+        self.key = key
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> Any:
+        return self._with_index(index, self.dataset[index])
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
+        """A whole batch at once, by the inner data set's own way of doing so where it has one."""
+        fetch = getattr(self.dataset, "__getitems__", None)
+        items = fetch(indices) if fetch else [self.dataset[index] for index in indices]
+        if len(items) != len(indices):
+            raise DatasetError(
+                f"{type(self.dataset).__name__}.__getitems__ must return one item for each index, it returned "
+                f"{len(items)} for {len(indices)}."
+            )
+        if self.key is None:
+            return list(zip(indices, items, strict=True))
+        return [self._with_index(index, item) for index, item in zip(indices, items, strict=True)]
+
+    @property
+    def set_epoch(self) -> Callable[[int], Any]:
+        """The inner data set's own, only there where it has one: Accelerate and Hugging Face's Trainer look for it."""
+        found: Callable[[int], Any] = self.dataset.set_epoch
+        return found
+
+    def __repr__(self) -> str:
+        return f"Indexed({self.dataset!r}{'' if self.key is None else f', key={self.key!r}'})"
+
+    def _with_index(self, index: int, item: Any) -> Any:
+        if self.key is None:
+            return index, item
+        if not isinstance(item, Mapping):
+            raise DatasetError(
+                f"key={self.key!r} needs items that are dicts, got {type(item).__name__}. "
+                "Leave the key out to get (index, item) pairs."
+            )
+        if self.key in item:
+            raise DatasetError(f"the items have an entry {self.key!r} already. Choose another key.")
+        return {**item, self.key: index}
+
+
+class IndexedCollate:
+    """Collates ``(index, item)`` pairs to ``(indices, batch)`` with the collate function that is given the items."""
+
+    def __init__(self, collate: Callable[[list[Any]], Any] | None = None) -> None:
+        self.collate = collate or default_collate
+
+    def __call__(self, pairs: list[tuple[int, Any]]) -> tuple[torch.Tensor, Any]:
+        """The indices as an int64 tensor, and the items collated."""
+        indices, items = zip(*pairs, strict=True)
+        return torch.tensor(indices, dtype=torch.int64), self.collate(list(items))
+
+
+def length_of(dataset_or_length: Any) -> int:
+    """The number of samples, or an error that says why there is none to be had."""
+    given = dataset_or_length
+    if isinstance(given, bool | float | np.floating):
+        raise DatasetError(f"the length of a data set must be a whole number, got {given!r}.")
+    if isinstance(given, int | np.integer):
+        length = int(given)
+    elif isinstance(given, IterableDataset) or not hasattr(given, "__len__"):
+        raise DatasetError(
+            f"the data set must have a length and items by index, got {type(given).__name__}, which has not. "
+            "Samples of a stream cannot be chosen in advance: filter them by key with orderdp.streaming.KeyFilter, or "
+            "load it into a map-style data set."
+        )
+    else:
+        length = len(given)
+    if length < 1:
+        raise DatasetError(f"the data set must have at least one sample, got {length}.")
+    return length
+
+
+def without_own_order(options: dict[str, Any]) -> dict[str, Any]:
+    """A DataLoader's arguments, after refusing those that would compete with the pruner about the order."""
+    for name in ("sampler", "batch_sampler"):
+        if options.get(name) is not None:
+            raise ConfigError(
+                f"loader chooses the order itself, so it takes no {name}. "
+                f"Use DataLoader(orderdp.Indexed(dataset), {name}=pruner.filter({name}))."
+            )
+    if options.get("shuffle") is False:
+        raise ConfigError(
+            "a pruned epoch is always shuffled, got shuffle=False. For another order use "
+            "DataLoader(orderdp.Indexed(dataset), sampler=pruner.filter(sampler))."
+        )
+    if options.get("in_order") is False:
+        raise ConfigError(
+            "batches must come in the order in which they are drawn, got in_order=False: a checkpoint holds how far "
+            "they have come, and would skip one that was overtaken. Leave in_order out."
+        )
+    return {name: value for name, value in options.items() if name not in ("sampler", "batch_sampler", "shuffle")}
+
+
+def pruned_loader(timeline: Timeline, dataset: Any, batch_size: int, given: dict[str, Any]) -> DataLoader[Any]:
+    """A DataLoader that yields ``(index, batch)``, or an error where the data set or an option does not fit.
+
+    Args:
+        timeline: Whose epochs.
+        dataset: The data set they are drawn from.
+        batch_size: Samples a batch.
+        given: What else the DataLoader is made with.
+    """
+    options = without_own_order(given)
+    check_batch_size(batch_size)
+    length_of(dataset)
+    check_length(dataset, timeline.n)
+    own_generator = None
+    if options.get("generator") is None:
+        # Without one, a DataLoader takes its workers' seeds from the global generator and so moves it.
+        own_generator = options["generator"] = torch.Generator()
+    batches = PrunedBatchSampler(
+        timeline,
+        batch_size,
+        options.pop("drop_last", False),
+        dataset=dataset,
+        generator=own_generator,
+        prefetched=(options.get("num_workers") or 0) * (options.get("prefetch_factor") or 2),
+    )
+    if not (type(dataset) is Indexed and dataset.key is None):
+        dataset = Indexed(dataset)
+    collate = IndexedCollate(options.pop("collate_fn", None))
+    return DataLoader(dataset, batch_sampler=batches, collate_fn=collate, **options)

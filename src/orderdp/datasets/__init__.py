@@ -1,0 +1,78 @@
+"""Data sets by name or by path.
+
+``load("fashion-mnist?noise=0.2&train=10000")`` gives arrays, ``fetch("fashion-mnist")`` gets them first. A name stands
+for the published bytes, whichever form they are stored in: every file is turned into its original form and checked
+against a SHA-256. A path is taken as it is. Nothing is downloaded unless `fetch` is called.
+
+Names are loaded when they are first used: listing what there is loads no torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from orderdp.datasets.cache import cache_root, where
+    from orderdp.datasets.catalog import NAMES
+    from orderdp.datasets.fetching import fetch, fetch_command
+    from orderdp.datasets.image_folders import FolderData
+    from orderdp.datasets.images import Augment, ImageData, Pictures, Split, normalise
+    from orderdp.datasets.listing import list_rows
+    from orderdp.datasets.loading import load
+    from orderdp.datasets.modify import corrupted, hold_out, long_tailed, subset, with_label_noise
+
+__all__ = [
+    "NAMES",
+    "Augment",
+    "FolderData",
+    "ImageData",
+    "Pictures",
+    "Split",
+    "cache_root",
+    "corrupted",
+    "fetch",
+    "fetch_command",
+    "hold_out",
+    "list_rows",
+    "load",
+    "long_tailed",
+    "normalise",
+    "subset",
+    "where",
+    "with_label_noise",
+]
+
+
+_HOMES = {
+    "NAMES": "catalog",
+    "Augment": "images",
+    "FolderData": "image_folders",
+    "ImageData": "images",
+    "Pictures": "images",
+    "Split": "images",
+    "cache_root": "cache",
+    "corrupted": "modify",
+    "fetch": "fetching",
+    "fetch_command": "fetching",
+    "hold_out": "modify",
+    "list_rows": "listing",
+    "load": "loading",
+    "long_tailed": "modify",
+    "normalise": "images",
+    "subset": "modify",
+    "where": "cache",
+    "with_label_noise": "modify",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

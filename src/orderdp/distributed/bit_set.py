@@ -1,0 +1,150 @@
+"""Bits: a set of samples, one bit each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+__all__ = ["PIECE", "WORD", "Bits", "Shard", "ones_in", "share_of"]
+
+
+#: Samples in a word. Words are counted from sample 0, so ranks that share a word agree on its bits.
+WORD = 64
+
+
+#: Samples looked at together: few enough for the processor's cache, and whole words.
+PIECE = 1 << 16
+
+
+_ONES = np.array([bin(byte).count("1") for byte in range(256)], dtype=np.uint8)
+
+
+def ones_in(words: np.ndarray) -> np.ndarray:
+    """How many bits are set in each word."""
+    ones: np.ndarray = _ONES[words.view(np.uint8).reshape(len(words), WORD // 8)].sum(axis=1, dtype=np.int64)
+    return ones
+
+
+class Bits:
+    """Some of the samples from `start` to `stop`, an eighth of a byte for each that could be in it.
+
+    >>> bits = Bits(3, 70)
+    >>> bits.add(np.array([5, 64, 69]))
+    >>> bits.mask(60, 70).astype(int).tolist(), len(bits)
+    ([0, 0, 0, 0, 1, 0, 0, 0, 0, 1], 3)
+
+    Args:
+        start: The first sample that could be in it.
+        stop: The first that could not.
+        words: What is in it, as from another one's `words`; None for nothing.
+    """
+
+    def __init__(self, start: int, stop: int, words: np.ndarray | None = None) -> None:
+        self.start, self.stop = start, max(start, stop)
+        self.first_word = start // WORD
+        n_words = -(-self.stop // WORD) - self.first_word if self.stop > start else 0
+        self.words: np.ndarray = np.zeros(n_words, dtype=np.uint64) if words is None else words
+        self._bytes = self.words.view(np.uint8)
+
+    def __len__(self) -> int:
+        return sum(
+            int(_ONES[self._bytes[at : at + PIECE]].sum(dtype=np.int64)) for at in range(0, self.words.nbytes, PIECE)
+        )
+
+    def pieces(self) -> Iterator[tuple[int, int]]:
+        """The range in pieces that share no word."""
+        for start in range(self.start // PIECE * PIECE, self.stop, PIECE):
+            yield max(start, self.start), min(start + PIECE, self.stop)
+
+    def mask(self, start: int, stop: int) -> np.ndarray:
+        """Which of the samples from `start` to `stop` are in it, as booleans."""
+        first = start // WORD
+        packed = self._bytes[(first - self.first_word) * 8 : (-(-stop // WORD) - self.first_word) * 8]
+        offset = first * WORD
+        return np.unpackbits(packed, bitorder="little").view(np.bool_)[start - offset : stop - offset]
+
+    def put(self, start: int, mask: np.ndarray) -> None:
+        """Replaces what is in a piece that starts at `start` and is as long as `mask`."""
+        first, stop = start // WORD, start + len(mask)
+        last = -(-stop // WORD)
+        if start % WORD or stop % WORD:
+            padded = np.zeros((last - first) * WORD, dtype=np.bool_)
+            padded[start - first * WORD : stop - first * WORD] = mask
+            mask = padded
+        at = (first - self.first_word) * 8
+        self._bytes[at : at + len(mask) // 8] = np.packbits(mask, bitorder="little")
+
+    def add(self, samples: np.ndarray) -> None:
+        """Puts some samples in."""
+        np.bitwise_or.at(self.words, samples // WORD - self.first_word, _bit_of(samples))
+
+    def remove(self, samples: np.ndarray) -> None:
+        """Takes some samples out."""
+        np.bitwise_and.at(self.words, samples // WORD - self.first_word, ~_bit_of(samples))
+
+    def samples(self, start: int, stop: int) -> np.ndarray:
+        """What is in it between `start` and `stop`, ascending."""
+        return np.flatnonzero(self.mask(start, stop)) + start
+
+    def __ior__(self, other: Bits) -> Bits:
+        self.words |= other.words
+        return self
+
+    def copy(self) -> Bits:
+        """Another one with the same in it."""
+        return Bits(self.start, self.stop, self.words.copy())
+
+
+def _bit_of(samples: np.ndarray) -> np.ndarray:
+    bit: np.ndarray = np.uint64(1) << (samples % WORD).astype(np.uint64)
+    return bit
+
+
+def share_of(total: int, rank: int, world: int) -> int:
+    """How many of `total` a rank gets: equally many, the first ranks one more.
+
+    Smaller totals never get more than larger ones on the same rank, so shares of q <= s <= n are in the same order.
+
+    >>> [share_of(8, rank, 3) for rank in range(3)]
+    [3, 3, 2]
+    """
+    return total // world + (rank < total % world)
+
+
+@dataclass(frozen=True)
+class Shard:
+    """The samples from `start` to `stop`, of `n` that `world` ranks hold together.
+
+    >>> [(Shard(8, rank, 3).start, Shard(8, rank, 3).stop) for rank in range(3)]
+    [(0, 3), (3, 6), (6, 8)]
+
+    Attributes:
+        n: Samples in the whole data set.
+        rank: Who holds this part.
+        world: How many parts there are.
+    """
+
+    n: int
+    rank: int = 0
+    world: int = 1
+
+    @property
+    def start(self) -> int:
+        """The first sample of it."""
+        return self.rank * (self.n // self.world) + min(self.rank, self.n % self.world)
+
+    @property
+    def stop(self) -> int:
+        """The first sample after it."""
+        return self.start + share_of(self.n, self.rank, self.world)
+
+    @property
+    def size(self) -> int:
+        """How many samples it has."""
+        return share_of(self.n, self.rank, self.world)
+
+    def starts(self) -> list[int]:
+        """Where the parts of all ranks start."""
+        return [Shard(self.n, rank, self.world).start for rank in range(self.world)]

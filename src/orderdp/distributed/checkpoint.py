@@ -1,0 +1,355 @@
+"""Packed: a pruner as torch.distributed.checkpoint wants it."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from orderdp.checkpoint import load_checkpoint, save_checkpoint
+from orderdp.distributed.bit_set import Bits, Shard
+from orderdp.distributed.sharded_epoch import ShardEpoch, UndealtEpoch
+from orderdp.distributed.sharded_table import ShardTable
+from orderdp.distributed.sync import Changes, merged, wire_dtype
+from orderdp.errors import StateError
+from orderdp.policy import Column
+
+if TYPE_CHECKING:
+    from orderdp.pruner import Pruner
+
+__all__ = ["Packed", "joined", "load_parts", "moment", "resharded", "save_parts", "with_what_is_left"]
+
+
+class Packed:
+    """A pruner whose state is one string of bytes.
+
+    ``torch.distributed.checkpoint`` loads into a state of the same keys and shapes. The state of a pruner has other
+    ones in mid-epoch than between epochs, so it goes there packed::
+
+        from orderdp.distributed import Packed
+
+        pruner.sync()
+        dcp.save({"model": model.state_dict(), "pruner": Packed(pruner)}, checkpoint_id=...)
+        dcp.load({"model": model.state_dict(), "pruner": Packed(pruner)}, checkpoint_id=...)
+
+    Args:
+        pruner: Whose state.
+    """
+
+    def __init__(self, pruner: Pruner) -> None:
+        self._pruner = pruner
+
+    def state_dict(self) -> dict[str, Any]:
+        """The pruner's state in one entry."""
+        file = io.BytesIO()
+        torch.save(self._pruner.state_dict(), file)
+        return {"packed": file.getvalue()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Puts the pruner back; only tensors and plain values are read."""
+        packed = state.get("packed")
+        if not isinstance(packed, bytes):
+            raise StateError(
+                f"a packed state must be what Packed(pruner).state_dict() gave, got {type(packed).__name__}."
+            )
+        self._pruner.load_state_dict(torch.load(io.BytesIO(packed), weights_only=True))
+
+
+def joined(states: Sequence[Mapping[str, Any]], declared: Mapping[str, Column]) -> dict[str, Any]:
+    """One state out of those of all ranks, as if they had met before writing them.
+
+    Args:
+        states: What ``Pruner.state_dict()`` gave on each rank, in any order.
+        declared: The table's columns.
+    """
+    states = sorted(states, key=_rank)
+    _check_complete(states)
+    groups = [state["group"] for state in states]
+    columns = states[0]["table"]["columns"]
+    first = _changes(states[0], declared)
+    base = {name: columns[name].cpu().numpy().astype(wire_dtype(column)) for name, column in declared.items()}
+    for name in declared:
+        base[name][first.index] = groups[0]["before"][name].numpy()
+    rows = merged([first, *(_changes(state, declared) for state in states[1:])], base, declared)
+    together = {}
+    for name, old in base.items():
+        old[rows.index] = rows.columns[name]
+        small = columns[name].dtype
+        fits = old.dtype.kind == "f" or not len(old) or int(old.max()) <= torch.iinfo(small).max
+        together[name] = torch.from_numpy(old).to(small if fits else torch.int32)
+    before = groups[0]["counters"]
+    counters = [np.array([*state["table"]["strays"].tolist(), state["table"]["writes"]]) - before for state in states]
+    nonfinite, outside, writes = (int(count) for count in before + np.sum(counters, axis=0))
+    table = {"columns": together, "strays": torch.tensor([nonfinite, outside]), "writes": writes}
+    clock = dict(states[0]["timeline"]["clock"])
+    clock["kept_before"] = groups[0]["kept"] + sum(group["fed"] for group in groups) - clock["trained"]
+    return {**states[0], "table": table, "timeline": {**states[0]["timeline"], "clock": clock}, "group": None}
+
+
+def _rank(state: Mapping[str, Any]) -> int:
+    group = state.get("group") if isinstance(state, Mapping) else None
+    if group is None:
+        raise StateError(
+            "parts of a checkpoint must be what state_dict() gave on each rank without sync(), got one that is whole. "
+            "Load that one alone."
+        )
+    return int(group["rank"])
+
+
+def _check_complete(states: Sequence[Mapping[str, Any]]) -> None:
+    world, ranks = states[0]["group"]["world_size"], [_rank(state) for state in states]
+    if ranks != list(range(world)):
+        raise StateError(f"parts of all {world} ranks are needed, got those of {ranks}. Load them together.")
+    for state in states[1:]:
+        for name, of in (("epoch", "clock"), ("trained", "clock")):
+            here, there = (part["timeline"][of][name] for part in (states[0], state))
+            if here != there:
+                raise StateError(
+                    f"the parts must have been written after the same step; rank 0 has {name} {here}, rank "
+                    f"{_rank(state)} has {there}. Use parts of one checkpoint."
+                )
+        if state["group"]["kept"] != states[0]["group"]["kept"]:
+            raise StateError("the parts are of different runs or moments. Use parts of one checkpoint.")
+
+
+def _changes(state: Mapping[str, Any], declared: Mapping[str, Column]) -> Changes:
+    index = state["group"]["index"].cpu().numpy()
+    columns = state["table"]["columns"]
+    return Changes(
+        index,
+        {name: columns[name].cpu().numpy()[index].astype(wire_dtype(column)) for name, column in declared.items()},
+    )
+
+
+Part = Mapping[str, Any]
+
+
+def with_what_is_left(epoch: ShardEpoch | UndealtEpoch, position: int) -> dict[str, Any]:
+    """The state of an open epoch, with what has not been visited of it at a position."""
+    if isinstance(epoch, UndealtEpoch):
+        own, guests = epoch.own, np.empty(0, dtype=np.int64)
+    else:
+        own, guests = epoch.order.after(min(epoch.visited(position), len(epoch.order)))
+    left = {"todo": torch.from_numpy(own.words.view(np.int64)), "todo_guests": torch.from_numpy(guests)}
+    return {**epoch.state_dict(), **left, "n_todo": len(own) + len(guests)}
+
+
+def moment(timeline: Part) -> tuple[int, ...]:
+    """Where a run stood when a part of it was written; equal for the parts of one checkpoint."""
+    clock = timeline["clock"]
+    return int(timeline["seed"]), int(clock["epoch"]), int(clock["trained"]), int(clock["kept_before"])
+
+
+def resharded(parts: Sequence[Part], shard: Shard, sharding: str) -> dict[str, Any]:
+    """The state of one rank, out of the parts that all ranks have written.
+
+    Args:
+        parts: What ``Pruner.state_dict()`` gave on each rank, in any order.
+        shard: Which samples the rank holds that goes on.
+        sharding: How its pruner draws.
+    """
+    parts = _checked(parts, shard, sharding)
+    first = parts[0]
+    timeline = {**first["timeline"], "epoch": _epoch(parts, shard)}
+    return {**first, "table": _table(parts, shard), "timeline": timeline}
+
+
+def _checked(parts: Sequence[Part], shard: Shard, sharding: str) -> list[Part]:
+    """The parts in order of rank, or an error that says what is wrong with them."""
+    for part in parts:
+        if "shard" not in part["timeline"]:
+            raise StateError(
+                "the checkpoint is of a table that every process had whole. Load it into "
+                'Pruner(..., table="replicated"), or take over its scores with observe(...).'
+            )
+    parts = sorted(parts, key=_rank_of_part)
+    about = parts[0]["timeline"]["shard"]
+    world, ranks = about["world_size"], [_rank_of_part(part) for part in parts]
+    if any(part["timeline"]["shard"]["world_size"] != world for part in parts):
+        raise StateError("the parts are of checkpoints by different numbers of processes. Use parts of one checkpoint.")
+    if ranks != list(range(world)):
+        missing = sorted(set(range(world)) - set(ranks))
+        raise StateError(
+            f"parts of all {world} processes are needed, got those of {ranks}"
+            f"{f'; missing: {missing}' if missing else ''}. Load all of them together."
+        )
+    for part in parts[1:]:
+        for what, mine, other in zip(
+            ("seed", "epoch", "samples trained on in it", "samples trained on before"),
+            moment(parts[0]["timeline"]),
+            moment(part["timeline"]),
+            strict=True,
+        ):
+            if mine != other:
+                raise StateError(
+                    f"the parts must be of one checkpoint; they differ in {what}: {mine} on rank 0, {other} on rank "
+                    f"{_rank_of_part(part)}. Use parts that were written after the same step of the same run."
+                )
+    if about["sharding"] != sharding:
+        raise StateError(
+            f"the checkpoint was written with sharding={about['sharding']!r}, this pruner has {sharding!r}. "
+            "Make the pruner with the same."
+        )
+    return parts
+
+
+def _rank_of_part(part: Part) -> int:
+    return int(part["timeline"]["shard"]["rank"])
+
+
+def _shard_of(part: Part) -> Shard:
+    about = part["timeline"]["shard"]
+    return Shard(int(part["n"]), int(about["rank"]), int(about["world_size"]))
+
+
+def _table(parts: Sequence[Part], shard: Shard) -> dict[str, Any]:
+    """The rows of the rank's samples, and what other ranks have learnt about them."""
+    learnt = [part["table"]["learnt"] for part in parts]
+    heard = {name: torch.cat([rows[name] for rows in learnt]) for name in ("index", "score", "usage")}
+    here = (heard["index"] >= shard.start) & (heard["index"] < shard.stop)
+    agreed = np.array(parts[0]["timeline"]["shard"]["counters"])
+    counted = [np.array([*part["table"]["strays"].tolist(), part["table"]["writes"]]) for part in parts]
+    nonfinite, outside, writes = (int(c) for c in agreed + sum(count - agreed for count in counted))
+    same = parts[0]["timeline"]["shard"]["world_size"] == shard.world
+    guests = parts[shard.rank]["table"]["guests"] if same else _no_guests()
+    return {
+        "columns": {name: _rows(parts, name, shard) for name in parts[0]["table"]["columns"]},
+        "strays": torch.tensor([nonfinite, outside]),
+        "writes": writes,
+        "guests": guests,
+        "heard": {name: values[here] for name, values in heard.items()},
+    }
+
+
+def _no_guests() -> dict[str, torch.Tensor]:
+    return {"index": torch.empty(0, dtype=torch.int64), "score": torch.empty(0)}
+
+
+def _rows(parts: Sequence[Part], name: str, shard: Shard) -> torch.Tensor:
+    """One column for the rank's samples; without a copy where they are all in one part."""
+    found = []
+    for part in parts:
+        there = _shard_of(part)
+        low, high = max(shard.start, there.start), min(shard.stop, there.stop)
+        if low < high:
+            values = part["table"]["columns"][name]
+            if values.shape != (there.size,):
+                raise StateError(
+                    f"column {name!r} of the part of rank {there.rank} must hold {there.size} values, got shape "
+                    f"{tuple(values.shape)}. Use parts that were written to their end."
+                )
+            found.append(values[low - there.start : high - there.start])
+    return found[0] if len(found) == 1 else torch.cat(found) if found else torch.empty(0)
+
+
+def _epoch(parts: Sequence[Part], shard: Shard) -> dict[str, Any] | None:
+    """The open epoch: as it was for as many ranks; for another number, what is left of it."""
+    epochs = [part["timeline"]["epoch"] for part in parts]
+    if any(epoch is None for epoch in epochs):
+        return None
+    if len(parts) == shard.world:
+        own: dict[str, Any] = dict(epochs[shard.rank])
+        return own
+    todo = Bits(shard.start, shard.stop)
+    for part, epoch in zip(parts, epochs, strict=True):
+        there = _shard_of(part)
+        theirs = Bits(there.start, there.stop, epoch["todo"].numpy().view(np.uint64))
+        for start, stop in Bits(max(shard.start, there.start), min(shard.stop, there.stop)).pieces():
+            todo.add(theirs.samples(start, stop))
+        guests = epoch["todo_guests"].numpy()
+        todo.add(guests[(guests >= shard.start) & (guests < shard.stop)])
+    return {
+        "kind": "undealt",
+        "selected": torch.from_numpy(todo.words.view(np.int64)),
+        "left": sum(int(epoch["n_todo"]) for epoch in epochs),
+        "base": int(parts[0]["timeline"]["clock"]["trained"]),
+    }
+
+
+_NAME = "pruner-{rank:05d}-of-{world:05d}.pt"
+
+
+_PATTERN = re.compile(r"pruner-(\d{5})-of-(\d{5})\.pt")
+
+
+def save_parts(pruner: Pruner, folder: str | os.PathLike[str], *, dataset: str = "") -> Path:
+    """Writes this rank's part to a folder, under a temporary name first. Every rank calls it, after the same step.
+
+    Args:
+        pruner: Whose state; one with ``table="sharded"``.
+        folder: Where to, the same for all ranks and one of its own for each checkpoint. Made where it is missing.
+        dataset: A name or version of the data set, to be compared when it is loaded.
+
+    Returns:
+        The file of this rank.
+    """
+    _check_sharded(pruner)
+    table = pruner._table
+    assert isinstance(table, ShardTable)
+    state = pruner._state_around(table.state_dict(copy=False))
+    about = state["timeline"]["shard"]
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    path = Path(folder) / _NAME.format(rank=about["rank"], world=about["world_size"])
+    save_checkpoint(path, {"dataset": dataset, "pruner": state})
+    return path
+
+
+def load_parts(pruner: Pruner, folder: str | os.PathLike[str], *, dataset: str = "") -> None:
+    """Puts a pruner back where `save_parts` was called, whatever the number of processes then and now.
+
+    Raises, and changes nothing, where a part is missing or belongs to something else. Not a collective.
+
+    Args:
+        pruner: One with ``table="sharded"``, for the same data set and policy.
+        folder: Where the parts are. All ranks must be able to read all of them.
+        dataset: What `save_parts` was given.
+    """
+    _check_sharded(pruner)
+    parts = []
+    for path in _paths(Path(folder)):
+        part: dict[str, Any] = load_checkpoint(path, mmap=True)
+        if set(part) != {"dataset", "pruner"}:
+            raise StateError(f"{os.fspath(path)!r} is no part that save_parts has written. Use another checkpoint.")
+        if part["dataset"] != dataset:
+            raise StateError(
+                f"{os.fspath(path)!r} is of the data set {part['dataset']!r}, not {dataset!r}. "
+                "Resume with the data set it was written for."
+            )
+        parts.append(part["pruner"])
+    pruner.load_state_dict(parts)
+
+
+def _paths(folder: Path) -> list[Path]:
+    """The files of all ranks, or an error that names the missing ones."""
+    found = {match.groups(): path for path in folder.glob("*.pt") if (match := _PATTERN.fullmatch(path.name))}
+    if not found:
+        raise StateError(f"there are no parts of a checkpoint in {os.fspath(folder)!r}.")
+    worlds = sorted({int(world) for _, world in found})
+    if len(worlds) > 1:
+        raise StateError(
+            f"{os.fspath(folder)!r} holds parts of checkpoints by {' and '.join(map(str, worlds))} processes. "
+            "Use a folder of its own for each checkpoint."
+        )
+    names = [_NAME.format(rank=rank, world=worlds[0]) for rank in range(worlds[0])]
+    missing = [name for name in names if not (folder / name).exists()]
+    if missing:
+        raise StateError(
+            f"{os.fspath(folder)!r} must hold the parts of all {worlds[0]} processes; missing: "
+            f"{', '.join(missing[:8])}. A process died before it wrote its part, or its disk is not here: use an "
+            "earlier checkpoint, or bring the file."
+        )
+    return [folder / name for name in names]
+
+
+def _check_sharded(pruner: Pruner) -> None:
+    if pruner.table != "sharded":
+        raise StateError(
+            'parts are written and read by pruners with table="sharded". Use save_checkpoint(path, '
+            '{"pruner": pruner.state_dict()}) and load_checkpoint(path).'
+        )

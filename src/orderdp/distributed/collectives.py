@@ -1,0 +1,182 @@
+"""The one thing processes do together: each hands in a tensor and gets those of all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from orderdp.errors import ConfigError, GroupError
+
+__all__ = ["Exchange", "ProcessGroupExchange", "Wires", "find_exchange"]
+
+
+@runtime_checkable
+class Exchange(Protocol):
+    """A group of processes, seen from one of them.
+
+    Attributes:
+        rank: Which one this is, from 0.
+        world: How many there are.
+    """
+
+    rank: int
+    world: int
+
+    def gather_all(self, values: torch.Tensor) -> list[torch.Tensor]:
+        """What every rank handed in, in order of rank. A collective; all tensors have the same length."""
+        ...
+
+
+class ProcessGroupExchange:
+    """An exchange over torch.distributed.
+
+    Args:
+        group: A process group, or None for all processes.
+    """
+
+    def __init__(self, group: Any = None) -> None:
+        self.rank: int = dist.get_rank(group)
+        self.world: int = dist.get_world_size(group)
+        self._group = group
+        self._device = _device_of(str(dist.get_backend(group)))
+
+    def gather_all(self, values: torch.Tensor) -> list[torch.Tensor]:
+        """What every rank handed in, in order of rank, on the CPU."""
+        values = values.to(self._device)
+        parts = [torch.empty_like(values) for _ in range(self.world)]
+        dist.all_gather(parts, values, group=self._group)
+        return [part.cpu() for part in parts]
+
+    def sum_all(self, values: torch.Tensor) -> torch.Tensor:
+        """The sum of what every rank handed in, on the CPU."""
+        total = values.to(self._device, copy=True)
+        dist.all_reduce(total, group=self._group)
+        return total.cpu()
+
+    def swap_all(self, parts: list[torch.Tensor], sizes: list[int]) -> list[torch.Tensor]:
+        """Hands a part to each rank and gives back what each has for this one, `sizes` long, on the CPU."""
+        given = torch.cat(parts).to(self._device)
+        received = torch.empty(sum(sizes), dtype=given.dtype, device=self._device)
+        dist.all_to_all_single(received, given, sizes, [len(part) for part in parts], group=self._group)
+        return list(torch.split(received.cpu(), sizes))
+
+
+def find_exchange(process_group: Any) -> Exchange | None:
+    """The group that is in use at this moment; None where there is none or it has one process."""
+    if isinstance(process_group, Exchange):
+        return process_group if process_group.world > 1 else None
+    if not (dist.is_available() and dist.is_initialized()):
+        return None
+    if process_group is not None and dist.get_rank(process_group) < 0:
+        raise ConfigError(
+            "process_group must be a group that this process belongs to, and it does not. "
+            "Give each process the data-parallel group it is in."
+        )
+    return ProcessGroupExchange(process_group) if dist.get_world_size(process_group) > 1 else None
+
+
+def _device_of(backend: str) -> torch.device:
+    """Where a backend wants its tensors: on the CPU wherever that is possible, since the draw happens there."""
+    on_device = {"nccl": "cuda", "xccl": "xpu", "hccl": "npu"}
+    if "gloo" in backend or "mpi" in backend:
+        return torch.device("cpu")
+    for name, kind in on_device.items():
+        if name in backend:
+            return torch.device(kind, getattr(torch, kind).current_device())
+    return torch.device("cpu")
+
+
+_Result = TypeVar("_Result")
+
+
+class Wires:
+    """The way to the other ranks; without any it gives back what it is given.
+
+    Args:
+        exchange: The group; None for one process.
+        epoch: What is going on, for messages.
+
+    Attributes:
+        sent: Bytes handed in so far.
+        received: Bytes that came back.
+    """
+
+    def __init__(self, exchange: Exchange | None = None, epoch: int = 0) -> None:
+        self.rank = 0 if exchange is None else exchange.rank
+        self.world = 1 if exchange is None else exchange.world
+        self.sent = self.received = 0
+        self._exchange = exchange
+        self._epoch = epoch
+
+    def sum(self, values: np.ndarray) -> np.ndarray:
+        """The sums over all ranks of equally long int64 arrays."""
+        exchange = self._exchange
+        if exchange is None:
+            return values
+        mine = torch.from_numpy(values)
+        reduce: Callable[[torch.Tensor], torch.Tensor] | None = getattr(exchange, "sum_all", None)
+        if reduce is None:
+            return np.asarray(self.gather(values).sum(axis=0))
+        total = self._asked(lambda: reduce(mine))
+        self._count(values.nbytes, values.nbytes)
+        summed: np.ndarray = total.numpy()
+        return summed
+
+    def gather(self, values: np.ndarray) -> np.ndarray:
+        """What every rank handed in, a row each; equally long int64 arrays."""
+        exchange = self._exchange
+        if exchange is None:
+            return values[None]
+        parts = self._asked(lambda: exchange.gather_all(torch.from_numpy(values)))
+        self._count(values.nbytes, sum(part.nbytes for part in parts))
+        return np.stack([part.numpy() for part in parts])
+
+    def swap(self, parts: Sequence[np.ndarray], sizes: Sequence[int]) -> list[np.ndarray]:
+        """Sends bytes to each rank and gives back what each has sent here.
+
+        Args:
+            parts: uint8, one for each rank.
+            sizes: How many bytes each rank sends here.
+        """
+        exchange = self._exchange
+        if exchange is None:
+            return list(parts)
+        given = [torch.from_numpy(np.ascontiguousarray(part)) for part in parts]
+        swap: Any = getattr(exchange, "swap_all", None) or _swap_by_gathering(exchange)
+        received: list[torch.Tensor] = self._asked(lambda: swap(given, list(sizes)))
+        self._count(sum(part.nbytes for part in given), sum(part.nbytes for part in received))
+        return [part.numpy() for part in received]
+
+    def _count(self, sent: int, received: int) -> None:
+        self.sent += sent
+        self.received += received
+
+    def _asked(self, ask: Callable[[], _Result]) -> _Result:
+        try:
+            return ask()
+        except RuntimeError as error:
+            raise GroupError(
+                f"rank {self.rank} of {self.world} has not heard from all others while epoch {self._epoch} was drawn: "
+                f"{error}. Another process has failed, or does not call iter(loader) or sync() where this one does."
+            ) from error
+
+
+def _swap_by_gathering(exchange: Exchange) -> Callable[[list[torch.Tensor], list[int]], list[torch.Tensor]]:
+    """A swap for groups that can only gather: everybody gets everything, filled up, and cuts out what is theirs."""
+
+    def swap(parts: list[torch.Tensor], sizes: list[int]) -> list[torch.Tensor]:
+        lengths = torch.tensor([len(part) for part in parts])
+        by_rank = exchange.gather_all(lengths)
+        most = max(int(row.sum()) for row in by_rank)
+        mine = torch.zeros(most, dtype=torch.uint8)
+        together = torch.cat(parts)
+        mine[: len(together)] = together
+        gathered = exchange.gather_all(mine) if most else [mine] * exchange.world
+        starts = [int(row[: exchange.rank].sum()) for row in by_rank]
+        return [part[at : at + size] for part, at, size in zip(gathered, starts, sizes, strict=True)]
+
+    return swap

@@ -1,0 +1,68 @@
+"""Share: which of an epoch's samples one rank takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from orderdp._epochs import Epoch
+
+__all__ = ["Share"]
+
+
+@dataclass(frozen=True)
+class Share:
+    """Rank r of w takes positions r, r + w, r + 2w, ... counted from where the epoch stands.
+
+    Positions stay those of the whole epoch. A step of all ranks with batches of B moves it by B * w, so what has
+    been consumed is always its first part, whatever the number of ranks, and another number can go on from there.
+
+    All ranks get equally many samples, because one that had a batch more would wait for ever for the gradients of
+    the others. So at most w - 1 samples at the end of the (shuffled) epoch are left out; or, with `pad`, as many of
+    its first ones are repeated.
+
+    >>> from orderdp._epochs import FixedEpoch
+    >>> epoch = FixedEpoch(np.array([10, 11, 12, 13, 14, 15, 16]))
+    >>> [Share(rank, 2).batch(epoch, 0, 2) for rank in (0, 1)]
+    [[10, 12], [11, 13]]
+    >>> [Share(rank, 2).batch(epoch, 4, 2) for rank in (0, 1)]
+    [[14], [15]]
+    >>> [Share(rank, 2, pad=True).batch(epoch, 4, 2) for rank in (0, 1)]
+    [[14, 16], [15, 10]]
+
+    Attributes:
+        rank: Whose share.
+        world: How many shares there are.
+        pad: Whether to repeat samples instead of leaving some out.
+    """
+
+    rank: int
+    world: int
+    pad: bool = False
+
+    def size(self, samples: int) -> int:
+        """How many of so many samples each rank gets."""
+        return -(-samples // self.world) if self.pad else samples // self.world
+
+    def batch(self, epoch: Epoch, position: int, batch_size: int) -> list[int]:
+        """This rank's part of the step that starts at `position`."""
+        step = epoch.samples(position, position + batch_size * self.world)
+        spare = len(step) % self.world
+        if spare and self.pad:
+            missing = self.world - spare
+            step = np.concatenate((step, np.resize(epoch.samples(0, missing), missing)))
+        elif spare:
+            step = step[:-spare]
+        mine: list[int] = step[self.rank :: self.world].tolist()
+        return mine
+
+    def end(self, epoch: Epoch, start: int, batch_size: int, drop_last: bool) -> int:
+        """The position at which this rank's batches from `start` on end; beyond the epoch's length where it pads."""
+        left = epoch.end(start, batch_size * self.world, drop_last=False) - start
+        each = self.size(max(0, left))
+        if drop_last:
+            each -= each % batch_size
+        return start + each * self.world

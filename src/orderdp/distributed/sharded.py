@@ -1,0 +1,391 @@
+"""ShardMeeting: as other meetings, but what was learnt about guests goes to the ranks that hold them alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from orderdp._epochs import Clock, Epoch, Serving, Timeline, View
+from orderdp._process_group import SyncCounters, Team, TeamOptions
+from orderdp._validation import checked_name
+from orderdp.distributed.bit_set import Bits, Shard, share_of
+from orderdp.distributed.checkpoint import moment, resharded, with_what_is_left
+from orderdp.distributed.collectives import Wires, find_exchange
+from orderdp.distributed.sharded_epoch import (
+    OwnShare,
+    ShardEpoch,
+    TwoLevelOrder,
+    UndealtEpoch,
+    dealt,
+    moves,
+    pack,
+    unpack,
+)
+from orderdp.distributed.sharded_table import GuestLedger, ShardTable
+from orderdp.distributed.sharded_topk import Sharding, checked_for_shards, drawn, order_streams
+from orderdp.distributed.sync import Changes, Header, Meeting, Setup, digest
+from orderdp.errors import ConfigError, GroupError, StateError
+from orderdp.policy import Context, Policy, Selection, describe, size_bounds, total_samples
+
+if TYPE_CHECKING:
+    from orderdp.distributed.collectives import Exchange
+    from orderdp.distributed.rank_shard import Share
+
+__all__ = ["ShardMeeting", "ShardTeam", "ShardTimeline", "assembled"]
+
+
+# A score and a count.
+_ROW = 5
+
+
+class ShardMeeting(Meeting):
+    """The meetings of one rank with the others.
+
+    Args:
+        table: This rank's part of the table.
+        setup: What must be the same everywhere.
+        kept: How many samples all ranks have trained on until now.
+        fingerprint: Which checkpoint the part came out of; 0 for none.
+
+    Attributes:
+        returned_bytes: Bytes of losses of guests that this rank has sent or got at its last meeting.
+    """
+
+    def __init__(self, table: ShardTable, setup: Setup, kept: int, fingerprint: int) -> None:
+        super().__init__(table, setup, kept, as_it_is=False, ledger=GuestLedger(table, fingerprint))
+        self.returned_bytes = 0
+        self._shard = table.shard
+
+    @property
+    def counters(self) -> tuple[int, int, int]:
+        """What was counted when all ranks last met."""
+        return self._ledger.counters
+
+    def unsynced(self, fed: int) -> None:
+        """A part says itself what it knows about samples that others hold."""
+
+    def _settle(self, headers: Sequence[Header], changes: Changes, epoch: int) -> None:
+        parts: list[Changes] = []
+        self.returned_bytes = 0
+        if any(heard.rows for heard in headers):
+            wires = Wires(self.exchange, epoch)
+            parts = [self._returned(changes, wires)]
+            self.returned_bytes = wires.sent + wires.received
+            self.exchanged_bytes += wires.received
+        self._ledger.settle(parts, [(heard.nonfinite, heard.outside, heard.writes) for heard in headers])
+        self._kept += sum(heard.fed for heard in headers)
+
+    def _returned(self, changes: Changes, wires: Wires) -> Changes:
+        """Sends what was learnt about guests home; gives what others send here."""
+        owners = np.searchsorted(np.array(self._shard.starts()), changes.index, side="right") - 1
+        counts = np.bincount(owners, minlength=wires.world)
+        data = pack(changes.index, changes.columns["score"], changes.columns["usage"]).reshape(-1, 8 + _ROW)
+        # Guests are in ascending order, so those of each owner lie together.
+        parts = [part.reshape(-1) for part in np.split(data, np.cumsum(counts)[:-1])]
+        told = wires.swap(list(counts.astype(np.int64).view(np.uint8).reshape(-1, 8)), [8] * wires.world)
+        to_here = [int(count.view(np.int64)[0]) for count in told]
+        index, columns = unpack(np.concatenate(wires.swap(parts, [(8 + _ROW) * count for count in to_here])), _ROW)
+        rows = columns.reshape(-1, _ROW)
+        scores = np.ascontiguousarray(rows[:, :4]).view(np.float32).reshape(-1)
+        return Changes(index, {"score": scores, "usage": rows[:, 4].copy()})
+
+
+class ShardTeam(Team):
+    """The processes that hold a part each.
+
+    Args:
+        policy: Who draws.
+        table: This rank's part.
+        sharding: How they draw together.
+        epochs: How many are planned, or None.
+        labels: One class for each sample, or None.
+        strict: Whether losses that are not finite are an error.
+        options: How they work together.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        table: ShardTable,
+        sharding: Sharding,
+        epochs: int | None,
+        labels: np.ndarray | None,
+        strict: bool,
+        options: TeamOptions,
+    ) -> None:
+        super().__init__(policy, table, epochs, labels, strict, options)
+        self._setup = (f"{describe(policy)}, {sharding} shards", *self._setup[1:])
+        self._part = table
+        self._fingerprint = 0
+        self.drawn: dict[str, float] = {}
+        self.drew(0, 0, 0)
+
+    def exchange(self) -> Exchange | None:
+        """The way to the other processes; None where there are none."""
+        exchange = super().exchange()
+        here = (0, 1) if exchange is None else (exchange.rank, exchange.world)
+        shard = self._part.shard
+        if here != (shard.rank, shard.world):
+            raise GroupError(
+                f"a sharded table is split when the pruner is made: then this was rank {shard.rank} of {shard.world}, "
+                f"now it is rank {here[0]} of {here[1]}. Make the process group before the pruner, and a new pruner "
+                "for a new group."
+            )
+        return exchange
+
+    def share(self) -> Share | None:
+        """What this process takes of an epoch; None for all of it."""
+        shard = self._part.shard
+        return None if self.exchange() is None else OwnShare(shard.rank, shard.world, self._options.pad)
+
+    def each(self, samples: int) -> int:
+        """How many samples each process trains on, of so many."""
+        world = self._part.shard.world
+        return -(-samples // world) if self._options.pad else samples // world
+
+    def targets(self, samples: int) -> np.ndarray:
+        """How many different samples each process must have at least, of so many."""
+        world = self._part.shard.world
+        if not self._options.pad:
+            return np.full(world, samples // world)
+        return np.array([share_of(samples, rank, world) for rank in range(world)])  # then each repeats one at most
+
+    def _new_meeting(self, kept: int) -> ShardMeeting:
+        return ShardMeeting(self._part, Setup(*self._setup), kept, self._fingerprint)
+
+    def restored_from(self, fingerprint: int, kept: int) -> None:
+        """The part was loaded out of the checkpoint with this fingerprint."""
+        self._meeting, self._fingerprint, self.tally = None, fingerprint, SyncCounters()
+        self.meeting(kept)
+
+    def unsynced(self) -> dict[str, Any] | None:
+        """A part says itself what it knows about samples that others hold."""
+        return None
+
+    def drew(self, selecting: int, picks: int, moving: int) -> None:
+        """Notes what a draw took: bytes for the selection, guests that came, bytes for dealing out."""
+        self.drawn = {"selection_bytes": selecting, "moved_picks": picks, "moved_bytes": moving}
+        if self._meeting is not None:
+            self._meeting.exchanged_bytes += selecting + moving
+
+    @property
+    def counters(self) -> tuple[int, int, int]:
+        """What was counted when all ranks last met."""
+        return self._meeting.counters if isinstance(self._meeting, ShardMeeting) else (0, 0, 0)
+
+    @property
+    def traffic(self) -> dict[str, float]:
+        """What came in, and what moved."""
+        returned = self._meeting.returned_bytes if isinstance(self._meeting, ShardMeeting) else 0
+        return {**super().traffic, **self.drawn, "returned_bytes": returned}
+
+
+class ShardTimeline(Timeline):
+    """The epochs of one training, as far as one rank goes through them.
+
+    Args:
+        policy: Who draws them.
+        table: This rank's part of what it draws by.
+        team: The other ranks.
+        sharding: How they draw together.
+        **options: What any timeline takes.
+    """
+
+    def __init__(self, policy: Policy, table: ShardTable, team: ShardTeam, sharding: Sharding, **options: Any) -> None:
+        super().__init__(policy, table, team=team, **options)
+        self._part = table
+        self._group = team
+        self._sharding: Sharding = sharding
+        self._undealt: UndealtEpoch | None = None  # what is left of an epoch that other ranks have begun
+        self._common = 0  # a digest of what all ranks know about the draw
+
+    # -- going through an epoch ----------------------------------------------------------------------------------
+
+    def open(self, view: View) -> Serving:
+        """The epoch that is served to somebody who starts going through the data now, and from where."""
+        if self._epoch is None:
+            self._epoch = self._undealt  # an attempt to deal it out may have failed
+        return super().open(view)
+
+    def rewind(self) -> None:
+        """Serves the open epoch from its start until it is over; what has been trained on stays counted."""
+        if getattr(self._epoch, "base", 0):
+            raise StateError(
+                "rewind() needs as many processes as the checkpoint was written by: what was trained on before is not "
+                "known to others. Leave it out, and let the loader skip nothing."
+            )
+        super().rewind()
+
+    def _ends_at(self, end: int) -> bool:
+        # A rank that is dealt nothing of what is left has nothing to fill up with either.
+        too_few = self._undealt is not None and self._undealt.left < self._part.shard.world
+        return too_few or super()._ends_at(end)
+
+    def _next_epoch(self) -> None:
+        self._undealt = None
+        super()._next_epoch()
+
+    def _drawn(self, view: View) -> int:
+        self._arrange(view)
+        return self._common
+
+    # -- what an epoch holds -------------------------------------------------------------------------------------
+
+    def select(self) -> Selection:
+        """Nobody has all of it."""
+        raise ConfigError(
+            'filter needs the whole selection, and with table="sharded" each process has its own part. Use '
+            "pruner.loader(...), pruner.sampler or pruner.batch_sampler(...)."
+        )
+
+    def preview(self) -> Selection:
+        """Nobody has all of it, and a look must not make ranks wait for each other."""
+        raise ConfigError(
+            'preview() shows a whole selection, and with table="sharded" each process has its own part. Use '
+            'table="replicated" to look at it.'
+        )
+
+    @property
+    def _must_meet(self) -> bool:
+        return True
+
+    def as_drawn(self, arrangement: Hashable) -> Epoch:
+        """This rank's part of the current epoch, drawn and dealt out. A collective where there are others."""
+        wires = Wires(self._group.exchange(), self.clock.epoch)
+        context, shard = self.context(self.clock.epoch), self._part.shard
+        rng = order_streams(context, shard)
+        picks, base = self._picks(context, wires)
+        selecting = wires.received
+        counts = self._counts(picks, context, wires)
+        total = int(counts.sum())
+        table = moves(counts, self._group.targets(total), turn=context.epoch)
+        picks, guests = dealt(picks, self._part.scores_of, table, rng, wires)
+        self._part.welcome(guests)
+        self._undealt = None
+        self._common = digest(str(total).encode())
+        self._group.drew(selecting, len(guests.samples), wires.received - selecting)
+        order = TwoLevelOrder(picks, guests.samples, rng)
+        return ShardEpoch(order, self._group.each(total), total, base, shard.world, arrangement)
+
+    @property
+    def _gathers(self) -> bool:
+        """Whether ranks must be asked how many picks they have."""
+        return self._sharding == "exact" or self._undealt is not None
+
+    def _picks(self, context: Context, wires: Wires) -> tuple[Bits, int]:
+        """What is selected of this rank's samples, and at which position that begins."""
+        if self._undealt is not None:
+            return self._undealt.own.copy(), self._undealt.base
+        self.selector.prepare(context.epoch)
+        scores = self._part.scores_between
+        return drawn(self._policy, self._part.shard, scores, context, wires, self._sharding), 0
+
+    def _counts(self, picks: Bits, context: Context, wires: Wires) -> np.ndarray:
+        """How many picks each rank has."""
+        q = self._policy.size(context.n, context)
+        if self._gathers or q is None:
+            return wires.gather(np.array([len(picks)]))[:, 0]
+        return np.array([share_of(q, rank, wires.world) for rank in range(wires.world)])
+
+    # -- checkpoints ---------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Tensors and plain values: this rank's part of the timeline."""
+        shard, epoch = self._part.shard, self._epoch
+        assert epoch is None or isinstance(epoch, ShardEpoch | UndealtEpoch)
+        return {
+            "seed": self.seed,
+            "clock": self.clock.state_dict(),
+            "nonfinite": self.complaints.nonfinite,
+            "repeated": self.repeated,
+            "epoch": None if epoch is None else with_what_is_left(epoch, self.clock.trained),
+            "shard": {
+                "rank": shard.rank,
+                "world_size": shard.world,
+                "sharding": self._sharding,
+                "counters": list(self._group.counters),
+            },
+        }
+
+    def whole(self, state: Any) -> Mapping[str, Any]:
+        """This rank's state, out of the parts that any number of ranks have written."""
+        parts = state if isinstance(state, list | tuple) else [state]
+        return resharded(parts, self._part.shard, self._sharding)
+
+    def restorer(self, state: Mapping[str, Any]) -> Callable[[], None]:
+        """Reads and checks `state` and returns what puts it in place, so that nothing is half restored."""
+        clock, seed, nonfinite = Clock.from_state(state["clock"]), int(state["seed"]), int(state["nonfinite"])
+        repeated, epoch = int(state["repeated"]), None
+        if state["epoch"] is not None:
+            epoch = self._restored_epoch(state["epoch"], Context(self.n, clock.epoch, seed))
+
+        def restore() -> None:
+            self.clock, self.seed, self.complaints.nonfinite = clock, seed, nonfinite
+            self._epoch, self._rewound, self._share = epoch, False, None
+            self._undealt = epoch if isinstance(epoch, UndealtEpoch) else None
+            self._repeated_before = repeated
+            self._group.restored_from(digest(describe(self._policy).encode(), repr(moment(state)).encode()), clock.kept)
+
+        return restore
+
+    def _restored_epoch(self, state: Mapping[str, Any], context: Context) -> ShardEpoch | UndealtEpoch:
+        shard = self._part.shard
+        own = Bits(shard.start, shard.stop, state["selected"].numpy().view(np.uint64).copy())
+        if own.words.shape != Bits(shard.start, shard.stop).words.shape:
+            raise StateError(
+                f"the checkpoint's draw must have a bit for each of the {shard.size} samples of rank {shard.rank}, it "
+                "has not. Use parts that were written to their end."
+            )
+        if state["kind"] == "undealt":
+            return UndealtEpoch(own, int(state["left"]), int(state["base"]))
+        order = TwoLevelOrder(own, state["guests"].numpy().copy(), order_streams(context, shard))
+        return ShardEpoch(order, int(state["each"]), int(state["total"]), int(state["base"]), shard.world)
+
+
+def assembled(
+    policy: Policy,
+    n: int,
+    sharding: str,
+    *,
+    seed: int,
+    epochs: int | None,
+    labels: np.ndarray | None,
+    raise_on_nan: bool,
+    options: TeamOptions,
+) -> tuple[ShardTable, ShardTimeline]:
+    """This rank's table and timeline.
+
+    Args:
+        policy: Who draws.
+        n: Samples in the whole data set.
+        sharding: "exact" or "stratified".
+        seed: The training's seed.
+        epochs: How many are planned, or None.
+        labels: One class for each sample, or None.
+        raise_on_nan: Whether losses that are not finite are an error.
+        options: How it works together with other processes.
+    """
+    mode: Any = checked_name(sharding, ("exact", "stratified"), "sharding")
+    kind: Sharding = mode
+    policy = checked_for_shards(policy)
+    if not options.shard:
+        raise ConfigError(
+            'table="sharded" deals out the samples itself, so that most are trained on where their scores are; got '
+            'shard=False. Leave it out, or use table="replicated" where a framework deals them out.'
+        )
+    exchange = find_exchange(options.process_group)
+    shard = Shard(n) if exchange is None else Shard(n, exchange.rank, exchange.world)
+    context = Context(n=n, epoch=0, epochs=epochs, total=total_samples(policy, n, epochs))
+    q, _ = size_bounds(policy, n, context)
+    if q < shard.world:
+        raise ConfigError(
+            f"{policy} keeps {q} of {n} samples, too few for {shard.world} processes. Prune less or use fewer."
+        )
+    table = ShardTable(shard)
+    team = ShardTeam(policy, table, kind, epochs, labels, raise_on_nan, options)
+    timeline = ShardTimeline(
+        policy, table, team, kind, seed=seed, epochs=epochs, labels=labels, raise_on_nan=raise_on_nan
+    )
+    return table, timeline

@@ -1,0 +1,323 @@
+"""A visiting order in two levels: words of 64 samples in random order, then shuffled inside windows of many words.
+
+What is held is the selection as bits and a number for each word, a fifth of a byte a sample together. A window mixes
+4,096 words from all over the range, so data that lie sorted on the disk do not come sorted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+
+from orderdp._draw import Streams
+from orderdp.distributed.bit_set import WORD, Bits, ones_in
+from orderdp.distributed.collectives import Wires
+from orderdp.distributed.rank_shard import Share
+from orderdp.distributed.sharded_topk import chosen_among
+from orderdp.errors import StateError
+
+if TYPE_CHECKING:
+    from orderdp._epochs import Epoch
+
+__all__ = [
+    "WINDOW",
+    "Guests",
+    "OwnShare",
+    "ShardEpoch",
+    "TwoLevelOrder",
+    "UndealtEpoch",
+    "dealt",
+    "moves",
+    "pack",
+    "unpack",
+]
+
+
+#: Words in a window. Changing it changes the order in which a seed visits samples.
+WINDOW = 1 << 12
+
+
+_PLACES = np.arange(WORD, dtype=np.int64)
+
+
+class TwoLevelOrder:
+    """The samples of `own` and `guests` in a random order, any stretch of which can be asked for.
+
+    Args:
+        own: This rank's samples.
+        guests: Samples that other ranks hold and this one visits too, ascending.
+        rng: The order's streams.
+    """
+
+    def __init__(self, own: Bits, guests: np.ndarray, rng: Streams) -> None:
+        self.own = own
+        self.guests = guests
+        self._rng = rng
+        self._words = np.arange(len(own.words), dtype=np.uint32 if len(own.words) < 1 << 32 else np.int64)
+        rng("words").shuffle(self._words)
+        mixed = guests.copy()
+        rng("guests").shuffle(mixed)
+        n_windows = max(1, -(-len(self._words) // WINDOW))
+        # Guests are spread over all windows.
+        self._guests = np.array_split(mixed, n_windows)
+        counts = [self._n_own(window) + len(part) for window, part in enumerate(self._guests)]
+        self._ends = np.cumsum(counts)
+        self._opened: tuple[int, np.ndarray] | None = None
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    def samples(self, start: int, stop: int) -> np.ndarray:
+        """What lies between two positions."""
+        stop = min(stop, len(self))
+        if start >= stop:
+            return np.empty(0, dtype=np.int64)
+        first = int(np.searchsorted(self._ends, start, side="right"))
+        last = int(np.searchsorted(self._ends, stop, side="left"))
+        parts = []
+        for window in range(first, last + 1):
+            begins = int(self._ends[window - 1]) if window else 0
+            parts.append(self._window(window)[max(0, start - begins) : stop - begins])
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def after(self, position: int) -> tuple[Bits, np.ndarray]:
+        """What has not been visited at `position`: of this rank's samples, and of the guests, ascending."""
+        own = self.own.copy()
+        whole = int(np.searchsorted(self._ends, position, side="right"))  # windows that have been visited to their end
+        own.words[self._words[: whole * WINDOW]] = 0
+        last = self.samples(int(self._ends[whole - 1]) if whole else 0, position)
+        is_guest = np.isin(last, self.guests)
+        own.remove(last[~is_guest])
+        return own, np.setdiff1d(self.guests, np.concatenate((*self._guests[:whole], last[is_guest])))
+
+    def _n_own(self, window: int) -> int:
+        return int(ones_in(self.own.words[self._words_of(window)]).sum())
+
+    def _words_of(self, window: int) -> np.ndarray:
+        return self._words[window * WINDOW : (window + 1) * WINDOW]
+
+    def _window(self, window: int) -> np.ndarray:
+        """The samples of a window in the order in which they are visited; that of the last one asked for is kept."""
+        if self._opened is None or self._opened[0] != window:
+            words = self._words_of(window)
+            packed = self.own.words[words].view(np.uint8).reshape(len(words), WORD // 8)
+            mask = np.unpackbits(packed, axis=1, bitorder="little").view(np.bool_)
+            starts = (words.astype(np.int64) + self.own.first_word) * WORD
+            samples = np.concatenate(((starts[:, None] + _PLACES)[mask], self._guests[window]))
+            self._rng("window", window).shuffle(samples)
+            self._opened = window, samples
+        return self._opened[1]
+
+
+class ShardEpoch:
+    """An epoch in which every rank visits an order of its own, all of them equally many samples.
+
+    Position ``base + k * world + r`` is the k-th sample of rank r. So what has been visited is a prefix, and a step of
+    all ranks moves the position by what all of them have visited.
+
+    Args:
+        order: What this rank visits.
+        each: How many samples a rank visits, repeating its first ones where it has fewer.
+        total: How many samples all ranks have, without repeats; some of them may not be visited.
+        base: The position at which it starts: what was visited before it was dealt out anew.
+        world: How many ranks there are.
+        arrangement: Who put it in this order; None for one out of a checkpoint.
+    """
+
+    def __init__(
+        self,
+        order: TwoLevelOrder,
+        each: int,
+        total: int,
+        base: int = 0,
+        world: int = 1,
+        arrangement: Hashable | None = None,
+    ) -> None:
+        self.order = order
+        self.each = each
+        self.total = total
+        self.base = base
+        self.world = world
+        self.arrangement = arrangement
+
+    def __len__(self) -> int:
+        """Samples of the whole epoch, of all ranks."""
+        return self.base + self.total
+
+    def mine(self, position: int, count: int) -> np.ndarray:
+        """This rank's next `count` samples from a position on."""
+        if position < self.base:
+            raise StateError(
+                f"this epoch was dealt out anew to {self.world} processes after {self.base} of its samples, so it "
+                "cannot be served from its start. Leave out rewind()."
+            )
+        start = (position - self.base) // self.world
+        stop = min(start + count, self.each)
+        there = self.order.samples(start, stop)
+        missing = stop - start - len(there)
+        return np.concatenate((there, self.order.samples(0, missing))) if missing > 0 else there
+
+    def batch(self, position: int, batch_size: int) -> list[int]:
+        """The batch that starts at `position`."""
+        indices: list[int] = self.mine(position, batch_size).tolist()
+        return indices
+
+    def samples(self, start: int, stop: int) -> np.ndarray:
+        """What this rank visits between two positions."""
+        return self.mine(start, -(-(stop - start) // self.world))
+
+    def end(self, start: int, batch_size: int, drop_last: bool) -> int:
+        """The position at which batches from `start` on end."""
+        last = self.base + self.each * self.world
+        return start + (last - start) // batch_size * batch_size if drop_last else last
+
+    def visited(self, position: int) -> int:
+        """How many samples this rank has visited at a position."""
+        return (position - self.base) // self.world
+
+    def state_dict(self) -> dict[str, Any]:
+        """Tensors and numbers; what is left of it is added by whoever knows the position."""
+        return {
+            "kind": "shard",
+            "selected": torch.from_numpy(self.order.own.words.view(np.int64)),
+            "guests": torch.from_numpy(self.order.guests),
+            "each": self.each,
+            "total": self.total,
+            "base": self.base,
+        }
+
+
+class UndealtEpoch:
+    """What is left of an epoch that another number of ranks has begun; it must be dealt out before it is visited.
+
+    Args:
+        own: What is left of this rank's samples.
+        left: How many samples are left on all ranks.
+        base: How many have been visited.
+    """
+
+    arrangement: Hashable | None = "not dealt out"
+
+    def __init__(self, own: Bits, left: int, base: int) -> None:
+        self.own = own
+        self.left = left
+        self.base = base
+
+    def __len__(self) -> int:
+        return self.base + self.left
+
+    def batch(self, position: int, batch_size: int) -> list[int]:
+        """Nothing yet."""
+        return []
+
+    def samples(self, start: int, stop: int) -> np.ndarray:
+        """Nothing yet."""
+        return np.empty(0, dtype=np.int64)
+
+    def end(self, start: int, batch_size: int, drop_last: bool) -> int:
+        """The position at which batches from `start` on would end."""
+        return start + self.left // batch_size * batch_size if drop_last else len(self)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What is left."""
+        return {
+            "kind": "undealt",
+            "selected": torch.from_numpy(self.own.words.view(np.int64)),
+            "guests": torch.empty(0, dtype=torch.int64),
+            "left": self.left,
+            "base": self.base,
+        }
+
+
+@dataclass(frozen=True)
+class OwnShare(Share):
+    """The share of a rank that visits an order of its own."""
+
+    def batch(self, epoch: Epoch, position: int, batch_size: int) -> list[int]:
+        """This rank's part of the step that starts at `position`."""
+        return epoch.batch(position, batch_size)
+
+
+class Guests(NamedTuple):
+    """Samples that another rank holds.
+
+    Attributes:
+        samples: Which, int64, ascending.
+        scores: Their scores, float32.
+    """
+
+    samples: np.ndarray
+    scores: np.ndarray
+
+
+def moves(counts: np.ndarray, targets: np.ndarray, turn: int = 0) -> np.ndarray:
+    """How many picks each rank (row) gives to each other (column), so that all have as many as they should.
+
+    >>> moves(np.array([5, 1, 3]), np.array([3, 3, 3])).tolist()
+    [[0, 2, 0], [0, 0, 0], [0, 0, 0]]
+
+    Args:
+        counts: Picks of each rank.
+        targets: How many each should have at least; together no more than there are.
+        turn: From which rank on it is looked for surplus; what does not go round stays with the last.
+    """
+    table = np.zeros((len(counts), len(counts)), dtype=np.int64)
+    surplus, wanted = np.maximum(counts - targets, 0), np.maximum(targets - counts, 0)
+    takers = [int(rank) for rank in np.flatnonzero(wanted)]
+    for step in range(len(counts)):
+        giver = (turn + step) % len(counts)
+        while surplus[giver] and takers:
+            moved = min(surplus[giver], wanted[takers[0]])
+            table[giver, takers[0]] += moved
+            surplus[giver] -= moved
+            wanted[takers[0]] -= moved
+            if not wanted[takers[0]]:
+                takers.pop(0)
+    return table
+
+
+def dealt(
+    picks: Bits, scores_of: Callable[[np.ndarray], np.ndarray], table: np.ndarray, rng: Streams, wires: Wires
+) -> tuple[Bits, Guests]:
+    """What this rank keeps of its picks, and the guests it gets. A collective where anything moves.
+
+    Args:
+        picks: What is selected of this rank's samples. Its memory is used.
+        scores_of: Gives the scores of some of them.
+        table: Who gives how many to whom, as from `moves`.
+        rng: Streams for choosing who goes.
+        wires: The way to the other ranks.
+    """
+    if not table.any():
+        return picks, Guests(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float32))
+    to = table[wires.rank]
+    leaving = np.empty(0, dtype=np.int64)
+    if to.any():
+        gone = chosen_among(picks, 0, len(picks), int(to.sum()), rng)
+        leaving = np.concatenate([gone.samples(*piece) for piece in gone.pieces()])
+        picks.words &= ~gone.words
+        rng("to whom").shuffle(leaving)
+    cuts = np.cumsum(to)[:-1]
+    parts = [pack(part, scores_of(part)) for part in np.split(leaving, cuts)]
+    received = wires.swap(parts, [12 * int(count) for count in table[:, wires.rank]])
+    index, values = unpack(np.concatenate(received), 4)
+    order = np.argsort(index)
+    return picks, Guests(index[order], values.view(np.float32)[order])
+
+
+def pack(index: np.ndarray, *columns: np.ndarray) -> np.ndarray:
+    """Rows as bytes, one after the other: the index and then each column."""
+    parts = [index, *columns]
+    rows = [np.ascontiguousarray(part).view(np.uint8).reshape(len(index), part.dtype.itemsize) for part in parts]
+    return np.concatenate(rows, axis=1).reshape(-1)
+
+
+def unpack(data: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
+    """The indices of packed rows, and the bytes of their columns, `width` a row."""
+    rows = data.reshape(-1, 8 + width)
+    index = np.ascontiguousarray(rows[:, :8]).view(np.int64).reshape(-1)
+    return index, np.ascontiguousarray(rows[:, 8:]).reshape(-1)

@@ -1,0 +1,471 @@
+"""Radix select: the k smallest of numbers that many ranks hold, by summing histograms of their bits.
+
+Nobody sees the numbers of others. A pass asks how many fall in each of 4,096 buckets of the next twelve bits; the
+bucket that the k-th is in is looked into by the next. What is exchanged depends on how many bits the numbers have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from orderdp import _draw as draw
+from orderdp._draw import Streams, fair_hash, key64
+from orderdp.distributed.bit_set import PIECE, Bits, Shard, share_of
+from orderdp.distributed.collectives import Wires
+from orderdp.errors import ConfigError
+from orderdp.policies._selection import streams, tie_key
+from orderdp.policies.baselines import FullData
+from orderdp.policies.learned import LossBelow, Probability, SkipLearned, Threshold, Unlearned
+from orderdp.policies.orderdp import Bottom, Mixed, Moving, OrderDP, RankRule, Top, Trimmed
+from orderdp.policies.wrappers import Budget, UniformTail
+from orderdp.policy import Context, Policy, describe
+
+__all__ = [
+    "DIGIT",
+    "KEY_BITS",
+    "OUTSIDE",
+    "UNSEEN",
+    "Cut",
+    "Field",
+    "Limit",
+    "Scores",
+    "Sharding",
+    "checked_for_shards",
+    "choose",
+    "chosen_among",
+    "digit_counts",
+    "drawn",
+    "keys_of",
+    "order_streams",
+    "pool_bits",
+    "smallest",
+    "turned",
+]
+
+
+#: Bits looked at in a pass.
+DIGIT = 12
+
+
+#: Counts, for the numbers that begin with `prefix`, the values of the `width` bits that follow, above `shift` more.
+Histogram = Callable[[int, int, int], np.ndarray]
+
+
+class Limit(NamedTuple):
+    """Which numbers are among the k smallest.
+
+    Attributes:
+        below: All that are smaller than this are.
+        missing: So many of those that are equal to it are, and not all; 0 for none.
+    """
+
+    below: int
+    missing: int
+
+
+def smallest(k: int, bits: int, histogram: Histogram, summed: Callable[[np.ndarray], np.ndarray]) -> Limit:
+    """Where the `k` smallest of all numbers of `bits` bits end. At least `k` of them must exist.
+
+    Args:
+        k: How many.
+        bits: How wide the numbers are.
+        histogram: Counts this rank's numbers.
+        summed: Adds up the counts of all ranks.
+    """
+    if k == 0:
+        return Limit(0, 0)
+    prefix, shift, missing = 0, bits, k
+    while shift:
+        width = min(DIGIT, shift)
+        shift -= width
+        counts = summed(histogram(prefix, shift, width))
+        up_to = np.cumsum(counts)
+        digit = int(np.searchsorted(up_to, missing))
+        missing -= int(up_to[digit] - counts[digit])
+        prefix = prefix << width | digit
+        if missing == counts[digit]:  # all of this bucket: no need to look into it
+            return Limit(prefix + 1 << shift, 0)
+    return Limit(prefix, missing)
+
+
+def digit_counts(numbers: np.ndarray, prefix: int, shift: int, width: int) -> np.ndarray:
+    """The histogram of some unsigned numbers.
+
+    >>> digit_counts(np.array([0b0110, 0b0111, 0b1000], dtype=np.uint32), prefix=0b01, shift=1, width=1).tolist()
+    [0, 2]
+    """
+    kind = numbers.dtype.type
+    high = numbers >> kind(shift)
+    if prefix or shift + width < 8 * numbers.dtype.itemsize:
+        high = high[high >> kind(width) == kind(prefix)] & kind((1 << width) - 1)
+    return np.bincount(high.astype(np.intp), minlength=1 << width)
+
+
+KEY_BITS = 32
+
+
+#: The key of samples nobody has seen (+inf): before those of all others.
+UNSEEN = 0x007FFFFF
+
+
+#: After the keys of all scores; no score has it.
+OUTSIDE = 0xFFFFFFFF
+
+
+_MAGNITUDE = np.uint32(0x7FFFFFFF)
+
+
+def keys_of(scores: np.ndarray) -> np.ndarray:
+    """A uint32 for each float32: the larger the score, the smaller the key; equal for equal scores. No NaN.
+
+    >>> keys = keys_of(np.array([np.inf, 2.0, 0.0, -0.0, -1.0], dtype=np.float32))
+    >>> (np.diff(keys.astype(np.int64)) > 0).tolist(), int(keys[0]) == UNSEEN
+    ([True, True, False, True], True)
+    """
+    bits = (scores + np.float32(0)).view(np.uint32)  # makes -0.0, which equals 0.0, the same bits
+    flipped: np.ndarray = (bits.view(np.int32) >> 31).view(np.uint32)  # all ones for negative scores, else 0
+    np.invert(flipped, out=flipped)
+    flipped &= _MAGNITUDE
+    flipped ^= bits
+    return flipped
+
+
+def turned(scores: np.ndarray) -> np.ndarray:
+    """Scores by which the smallest come first; unseen samples stay before all others."""
+    return np.where(np.isposinf(scores), scores, -scores)
+
+
+#: Reads the scores from one sample to another, float32.
+Scores = Callable[[int, int], np.ndarray]
+
+
+_HASH_BITS = 64
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Who is taken: keys below a limit, and of those equal to it the ones with the smallest hashes.
+
+    Attributes:
+        below: Keys smaller than this are taken.
+        hashes_below: Where the key is equal, hashes smaller than this are.
+    """
+
+    below: int
+    hashes_below: int
+
+
+class Field:
+    """The candidates that this rank holds, and how to choose among all.
+
+    Args:
+        candidates: Which they are; what is taken leaves it.
+        scores: Reads their scores.
+        tie_key: Key of the hash that orders equal scores.
+        wires: The way to the other ranks.
+        smallest_first: Whether small scores count as large ones.
+    """
+
+    def __init__(
+        self, candidates: Bits, scores: Scores, tie_key: int, wires: Wires, *, smallest_first: bool = False
+    ) -> None:
+        self.candidates = candidates
+        self.wires = wires
+        self._scores = scores
+        self._tie_key = tie_key
+        self._turned = smallest_first
+
+    def take(self, count: int, *, seen_only: bool = False) -> Bits:
+        """Takes the `count` largest out of the candidates of all ranks; gives this rank's part of them."""
+        cut = self._cut(count, seen_only)
+        candidates = self.candidates
+        taken = Bits(candidates.start, candidates.stop)
+        for start, keys in self._pieces(seen_only):
+            mask = keys < np.uint32(min(cut.below, OUTSIDE))
+            if cut.hashes_below:
+                places = np.flatnonzero(keys == np.uint32(cut.below))
+                limit = cut.hashes_below
+                mask[places] = limit >> _HASH_BITS or fair_hash(places + start, self._tie_key) < np.uint64(limit)
+            taken.put(start, mask)
+        candidates.words &= ~taken.words
+        return taken
+
+    def count_seen(self) -> int:
+        """How many candidates of all ranks somebody has seen."""
+        counted = sum(int(np.count_nonzero(keys < np.uint32(OUTSIDE))) for _, keys in self._pieces(seen_only=True))
+        return int(self.wires.sum(np.array([counted]))[0])
+
+    def _cut(self, count: int, seen_only: bool) -> Cut:
+        limit: Limit = smallest(count, KEY_BITS, lambda *digit: self._key_counts(seen_only, *digit), self.wires.sum)
+        if not limit.missing:
+            return Cut(limit.below, 0)
+        tied = limit.below
+        hashes = smallest(limit.missing, _HASH_BITS, lambda *digit: self._hash_counts(tied, *digit), self.wires.sum)
+        return Cut(tied, hashes.below)
+
+    def _key_counts(self, seen_only: bool, prefix: int, shift: int, width: int) -> np.ndarray:
+        counts = np.zeros(1 << width, dtype=np.int64)
+        outside = 0
+        for _, keys in self._pieces(seen_only):
+            counts += digit_counts(keys, prefix, shift, width)
+            outside += int(np.count_nonzero(keys == np.uint32(OUTSIDE)))
+        if prefix == OUTSIDE >> shift + width:
+            counts[-1] -= outside
+        return counts
+
+    def _hash_counts(self, tied: int, prefix: int, shift: int, width: int) -> np.ndarray:
+        counts = np.zeros(1 << width, dtype=np.int64)
+        for start, keys in self._pieces(seen_only=False):
+            places = np.flatnonzero(keys == np.uint32(tied))
+            if len(places):
+                counts += digit_counts(fair_hash(places + start, self._tie_key), prefix, shift, width)
+        return counts
+
+    def _pieces(self, seen_only: bool) -> Iterator[tuple[int, np.ndarray]]:
+        """Piece by piece, where it starts and the key of each sample; `OUTSIDE` for those that are no candidates."""
+        for start, stop in self.candidates.pieces():
+            mask = self.candidates.mask(start, stop)
+            scores = self._scores(start, stop)
+            keys = keys_of(turned(scores) if self._turned else scores)
+            if seen_only:
+                mask &= keys != np.uint32(UNSEEN)
+            # All ones where the mask is not set: several times faster than choosing between two values.
+            outside = (mask.view(np.int8) - np.int8(1)).astype(np.int32).view(np.uint32)
+            outside |= keys
+            yield start, outside
+
+
+def pool_bits(n: int, s: int, rng: draw.Streams, start: int, stop: int) -> Bits:
+    """Those from `start` to `stop` of the pool that `draw.pool_mask` would mark.
+
+    Only the blocks that have some of them are drawn.
+    """
+    pool = Bits(start, stop)
+    if stop <= start:
+        return pool
+    if s == n:
+        for low, high in pool.pieces():
+            pool.put(low, np.ones(high - low, dtype=np.bool_))
+        return pool
+    first, last = start // draw.BLOCK, -(-stop // draw.BLOCK)
+    for low, high, chosen, are_in in draw.pool_choices(n, s, rng, first, last):
+        mask = np.full(high - low, not are_in)
+        mask[chosen] = are_in
+        _put(pool, low, high, mask)
+    return pool
+
+
+def _put(pool: Bits, low: int, high: int, mask: np.ndarray) -> None:
+    inside_low, inside_high = max(low, pool.start), min(high, pool.stop)
+    mask = mask[inside_low - low : inside_high - low]
+    if draw.BLOCK % PIECE == 0:
+        pool.put(inside_low, mask)
+    else:  # blocks that share words
+        pool.add(np.flatnonzero(mask) + inside_low)
+
+
+def chosen_among(members: Bits, before: int, total: int, count: int, rng: draw.Streams) -> Bits:
+    """Those of `members` that are among `count` drawn uniformly from `total`, of which these are a part.
+
+    Members are numbered from `before` on, in ascending order; so ranks that know how many the others have make one
+    draw together.
+    """
+    drawn = pool_bits(total, count, rng, before, before + len(members))
+    kept, at = Bits(members.start, members.stop), before
+    for low, high in members.pieces():
+        mask = members.mask(low, high)
+        places = np.flatnonzero(mask)
+        mask[places] = drawn.mask(at, at + len(places))
+        kept.put(low, mask)
+        at += len(places)
+    return kept
+
+
+def choose(rule: RankRule, pool: Bits, scores: Scores, sizes: tuple[int, int], context: Context, wires: Wires) -> Bits:
+    """This rank's part of the `q` that `rule` keeps of the pool of all ranks. Uses the memory of `pool`.
+
+    Args:
+        rule: Which positions are kept.
+        pool: This rank's part of the pool.
+        scores: Reads its scores.
+        sizes: The size of the pool and the number kept, s and q.
+        context: The epoch's context.
+        wires: The way to the other ranks.
+    """
+    s, q = sizes
+    field = Field(pool, scores, tie_key(context), wires, smallest_first=isinstance(rule, Bottom))
+    if isinstance(rule, Trimmed):
+        skip = min(round(rule.share * field.count_seen()), s - q)
+        if skip > 0:
+            field.take(skip, seen_only=True)
+    if isinstance(rule, Moving):
+        rule = rule.at(context)
+    if isinstance(rule, Mixed):
+        by_loss = round(rule.top * q)
+        return _with_some_of_the_rest(field, field.take(by_loss), s - by_loss, q - by_loss, context)
+    return field.take(q)
+
+
+def _with_some_of_the_rest(field: Field, best: Bits, rest: int, count: int, context: Context) -> Bits:
+    """The best, and `count` drawn uniformly from the `rest` candidates of all ranks."""
+    if count >= rest:
+        best |= field.candidates
+        return best
+    before = 0
+    if field.wires.world > 1:
+        of_ranks = field.wires.gather(np.array([len(field.candidates)]))[:, 0]
+        before = int(of_ranks[: field.wires.rank].sum())
+    rng = partial(context.rng, "epoch", context.epoch, "mixed")
+    best |= chosen_among(field.candidates, before, rest, count, rng)
+    return best
+
+
+_KNOWN = (Top, Bottom, Trimmed, Mixed, Moving)
+
+
+def checked_for_shards(policy: Policy) -> Policy:
+    """The policy, or an error that says why it needs the whole table in one place."""
+    if type(policy) in (Budget, UniformTail):
+        checked_for_shards(policy.policy)  # type: ignore[attr-defined]
+        return policy
+    if isinstance(policy, Unlearned | SkipLearned):
+        if not isinstance(policy.learned, Probability | LossBelow):
+            raise ConfigError(
+                f'with table="sharded" a sample is learned by its own loss, got {policy.learned}: that is measured by '
+                "the losses of all. Use Probability or LossBelow."
+            )
+        if policy.unbiased:
+            raise ConfigError('table="sharded" has no weights, got unbiased=True. Leave it out.')
+        return policy
+    if type(policy) is FullData:
+        return policy
+    if type(policy) is not OrderDP:
+        raise ConfigError(
+            'table="sharded" needs orderdp.OrderDP, Unlearned, SkipLearned, Budget, UniformTail or FullData, got '
+            f"{describe(policy)}: other policies read the whole table in "
+            "one place. OrderDP(prune_ratio=..., exploitation=1) draws at random and OrderDP(prune_ratio=0) keeps all; "
+            'for other policies use table="replicated".'
+        )
+    if policy.every != "epoch":
+        raise ConfigError(
+            f'table="sharded" draws once an epoch, got {policy}: a choice at every step would ask all ranks for '
+            'scores at every step. Use every="epoch".'
+        )
+    if policy.unbiased:
+        raise ConfigError(
+            f'unbiased weights need the rank of every kept sample among all, got {policy}: with table="sharded" no '
+            "process can sort the scores of all. Leave unbiased out."
+        )
+    if type(policy.rule) not in _KNOWN:
+        raise ConfigError(
+            f'table="sharded" knows the rules {", ".join(kind.__name__ for kind in _KNOWN)}, got {policy.rule}: a rule '
+            "of one's own sees a whole pool at once, and no process has one."
+        )
+    return policy
+
+
+Sharding = Literal["exact", "stratified"]
+
+
+def drawn(policy: Policy, shard: Shard, scores: Scores, context: Context, wires: Wires, sharding: Sharding) -> Bits:
+    """This rank's part of what the epoch trains on.
+
+    Exact: together, all ranks keep what one process with the whole table would. A collective. Stratified: each rank
+    draws its share of the pool from its own samples and keeps its share; nothing is exchanged, but the numbers of
+    samples where they depend on losses.
+    """
+    if isinstance(policy, Budget):
+        chosen = drawn(policy.policy, shard, scores, context, wires, sharding)
+        return _some_of(chosen, policy.left(context), context, wires, "budget")
+    if isinstance(policy, UniformTail):
+        return _with_tail(policy, shard, scores, context, wires, sharding)
+    exact = sharding == "exact"
+    if isinstance(policy, Unlearned | SkipLearned):
+        return _without_learned(policy, shard, scores, context, wires if exact else None)
+    if isinstance(policy, FullData):
+        return pool_bits(shard.n, shard.n, streams(context), shard.start, shard.stop)
+    assert isinstance(policy, OrderDP)
+    s, q = policy.sizes(context.n)
+    if exact:
+        pool = pool_bits(shard.n, s, streams(context), shard.start, shard.stop)
+        return pool if s == q else choose(policy.rule, pool, scores, (s, q), context, wires)
+    s, q = (share_of(total, shard.rank, shard.world) for total in (s, q))
+    here = _own_context(context, shard)
+    pool = _own_pool(shard, s, streams(here))
+    return pool if s == q else choose(policy.rule, pool, scores, (s, q), here, Wires())
+
+
+def _own_context(context: Context, shard: Shard) -> Context:
+    return replace(context, seed=key64(context.seed, "shard", shard.rank, shard.world))
+
+
+def _with_tail(
+    policy: UniformTail, shard: Shard, scores: Scores, context: Context, wires: Wires, sharding: Sharding
+) -> Bits:
+    """As the policy inside draws; in the tail as many, drawn uniformly."""
+    inner = policy.policy
+    if not policy.in_tail(context):
+        return drawn(inner, shard, scores, context, wires, sharding)
+    size = inner.size(context.n, context)
+    if size is None:
+        part = np.array([len(drawn(inner, shard, scores, context, wires, sharding))])
+        size = int(wires.sum(part)[0])
+    if sharding == "exact":
+        rng = partial(context.rng, "epoch", context.epoch, "tail")
+        return pool_bits(shard.n, size, rng, shard.start, shard.stop)
+    return _own_pool(shard, share_of(size, shard.rank, shard.world), streams(_own_context(context, shard)))
+
+
+def _without_learned(
+    policy: Unlearned | SkipLearned, shard: Shard, scores: Scores, context: Context, wires: Wires | None
+) -> Bits:
+    """Some of the samples not learned and some of the learned ones; of all ranks, or without `wires` of this one."""
+    threshold = _fixed(policy.learned)
+    learned, others = Bits(shard.start, shard.stop), Bits(shard.start, shard.stop)
+    for low, high in learned.pieces():
+        mask = scores(low, high) <= threshold
+        learned.put(low, mask)
+        others.put(low, ~mask)
+    if wires is None:
+        kept = policy.size(context.n, context)
+        mine = None if kept is None else share_of(kept, shard.rank, shard.world)
+        counts = policy.counts(shard.size, len(learned), mine)
+        context, wires = _own_context(context, shard), Wires()
+    else:
+        counts = policy.counts(context.n, int(wires.sum(np.array([len(learned)]))[0]))
+    kept_bits = _some_of(others, counts[0], context, wires, "unlearned")
+    if counts[1]:
+        kept_bits |= _some_of(learned, counts[1], context, wires, "learned")
+    return kept_bits
+
+
+def _fixed(threshold: Threshold) -> float:
+    """A threshold that needs no table."""
+    assert isinstance(threshold, Probability | LossBelow)
+    return threshold.loss if isinstance(threshold, Probability) else threshold.value
+
+
+def _some_of(members: Bits, count: int, context: Context, wires: Wires, tag: str) -> Bits:
+    """This rank's part of `count` drawn uniformly from the members of all ranks."""
+    of_ranks = wires.gather(np.array([len(members)]))[:, 0]
+    total = int(of_ranks.sum())
+    if count >= total:
+        return members
+    rng = partial(context.rng, "epoch", context.epoch, tag)
+    return chosen_among(members, int(of_ranks[: wires.rank].sum()), total, count, rng)
+
+
+def _own_pool(shard: Shard, s: int, rng: Streams) -> Bits:
+    """A pool of `s` of this rank's samples, at their places among all."""
+    everything = pool_bits(shard.n, shard.n, rng, shard.start, shard.stop)
+    return everything if s == shard.size else chosen_among(everything, 0, shard.size, s, rng)
+
+
+def order_streams(context: Context, shard: Shard) -> Streams:
+    """The streams of a rank's visiting order."""
+    return partial(context.rng, "epoch", context.epoch, "order of shard", shard.rank, shard.world)

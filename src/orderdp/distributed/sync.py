@@ -1,0 +1,682 @@
+"""Header: the first thing ranks tell each other, of fixed size, so that it needs no agreement beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple, dataclass, fields
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+
+from orderdp.distributed.collectives import Exchange
+from orderdp.errors import GroupError
+from orderdp.policy import Column
+from orderdp.score_table import ScoreTable
+
+if TYPE_CHECKING:
+    from orderdp._epochs import Clock, Epoch, View
+    from orderdp._process_group import SyncCounters
+
+__all__ = [
+    "ITER",
+    "SYNC",
+    "Agreements",
+    "Changes",
+    "Decision",
+    "Header",
+    "Ledger",
+    "Meeting",
+    "Setup",
+    "Standing",
+    "TableCounters",
+    "check_places",
+    "check_sharding",
+    "differences",
+    "digest",
+    "merged",
+    "wire_dtype",
+]
+
+
+ITER, SYNC = 1, 2
+
+
+# Bytes of the policy's description that travel along, so that an error can show both.
+_TEXT = 160
+
+
+@dataclass(frozen=True)
+class Header:
+    """How a rank was set up, where it stands, and how much it has to tell.
+
+    Attributes:
+        action: What it is doing, `ITER` or `SYNC`.
+        failed: 1 where it cannot go on; the others must not wait for it.
+        seed: Its seed; a digest of it where that is very large.
+        n: Length of its data set.
+        epochs: Planned epochs, -1 for none.
+        policy: Digest of its policy and columns.
+        labels: Digest of the labels.
+        shard: Whether this library deals out the samples.
+        pad: Whether shares are filled up.
+        strict: Whether losses that are not finite are an error.
+        batch_size: Of whoever goes through the data, 0 where unknown.
+        drop_last: The same.
+        table: Digest of what its table was before anything of this meeting, 0 where that has been agreed on.
+        epoch: Which epoch it would serve.
+        is_open: Whether that one has been drawn.
+        trained: Its position there.
+        arranging: Whether it has to put samples in order.
+        rows: How many rows of its table have changed.
+        fed: Samples whose losses have come back, since the last meeting.
+        nonfinite: Losses that were not finite, since then.
+        outside: Indices that were impossible, since then.
+        writes: Steps written to the table, since then.
+        expected: Samples that the epoch it leaves had for all ranks.
+        got: Samples of its own of that epoch whose losses came back.
+        ran_dry: Whether that epoch was handed out to its end.
+        rewound: Whether it serves the open epoch from its start.
+        policy_text: The policy in words.
+    """
+
+    action: int
+    failed: int
+    seed: int
+    n: int
+    epochs: int
+    policy: int
+    labels: int
+    shard: int
+    pad: int
+    strict: int
+    batch_size: int
+    drop_last: int
+    table: int
+    epoch: int
+    is_open: int
+    trained: int
+    arranging: int
+    rows: int
+    fed: int
+    nonfinite: int
+    outside: int
+    writes: int
+    expected: int
+    got: int
+    ran_dry: int
+    rewound: int
+    policy_text: str
+
+    def encode(self) -> torch.Tensor:
+        """As int64, always equally many."""
+        *numbers, text = astuple(self)
+        words = text.encode()[:_TEXT].ljust(_TEXT, b"\0")
+        return torch.cat((torch.tensor(numbers), torch.frombuffer(bytearray(words), dtype=torch.int64)))
+
+    @classmethod
+    def decode(cls, values: torch.Tensor) -> Header:
+        """The header that was encoded."""
+        names = [field.name for field in fields(cls)][:-1]
+        text = values[len(names) :].numpy().tobytes().rstrip(b"\0").decode(errors="replace")
+        given: dict[str, Any] = dict(zip(names, values[: len(names)].tolist(), strict=True))
+        return cls(**given, policy_text=text)
+
+
+# What has to be equal everywhere: what to call it, and what to show of it. The action comes first: while it differs,
+# the rest need not be comparable.
+_SHARED: tuple[tuple[str, str, Callable[[Header], object]], ...] = (
+    ("action", "what they do", lambda h: "sync()" if h.action == SYNC else "iter()"),
+    ("seed", "seed", lambda h: h.seed),
+    ("n", "length of the data set", lambda h: h.n),
+    ("epochs", "epochs", lambda h: None if h.epochs < 0 else h.epochs),
+    ("policy", "policy", lambda h: h.policy_text),
+    ("labels", "labels", lambda h: f"digest {h.labels:x}"),
+    ("shard", "shard", lambda h: bool(h.shard)),
+    ("pad", "pad", lambda h: bool(h.pad)),
+    ("strict", "on_nan", lambda h: "raise" if h.strict else "warn"),
+    ("batch_size", "batch_size", lambda h: h.batch_size or None),
+    ("drop_last", "drop_last", lambda h: bool(h.drop_last)),
+    ("rewound", "whether rewind() was called", lambda h: bool(h.rewound)),
+    ("table", "scores they start from (were different checkpoints loaded?)", lambda h: f"digest {h.table:x}"),
+)
+
+
+def differences(headers: Sequence[Header]) -> str | None:
+    """What the ranks were given differently, in words; None where they agree."""
+    found = []
+    for name, title, show in _SHARED:
+        ranks_of: dict[int, list[int]] = {}
+        for rank, header in enumerate(headers):
+            ranks_of.setdefault(getattr(header, name), []).append(rank)
+        if len(ranks_of) > 1:
+            parts = [f"{show(headers[ranks[0]])} on {_named(ranks)}" for ranks in ranks_of.values()]
+            found.append(f"{title}: {', '.join(parts)}")
+            if name == "action":
+                break
+    return "; ".join(found) or None
+
+
+def _named(ranks: list[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks[:8]))}{', ...' if len(ranks) > 8 else ''}"
+
+
+def digest(*parts: bytes) -> int:
+    """A fingerprint of 60 bits."""
+    state = blake2b(digest_size=8)
+    for part in parts:
+        state.update(part)
+    return int.from_bytes(state.digest(), "little") >> 4
+
+
+class Standing(NamedTuple):
+    """Where one rank stands when it comes to a meeting; the fields are those of `Header`."""
+
+    epoch: int
+    is_open: bool = False
+    trained: int = 0
+    arranging: bool = False
+    batch_size: int = 0
+    drop_last: bool = False
+    fed: int = 0
+    expected: int = 0
+    got: int = 0
+    ran_dry: bool = False
+    rewound: bool = False
+
+    @classmethod
+    def now(cls, clock: Clock, tally: SyncCounters, is_open: bool) -> Standing:
+        """Of a rank that stays where it is.
+
+        Args:
+            clock: Where training stands.
+            tally: What the rank has done since ranks met.
+            is_open: Whether somebody goes through the current epoch.
+        """
+        return cls(clock.epoch, is_open=is_open, trained=clock.trained, fed=tally.fed)
+
+    @classmethod
+    def before(
+        cls, wanted: int, view: View, epoch: Epoch | None, clock: Clock, tally: SyncCounters, *, rewound: bool
+    ) -> Standing:
+        """Of a rank that is about to go through the data.
+
+        Args:
+            wanted: The number of the epoch that it wants.
+            view: How it goes through it.
+            epoch: The open epoch, if there is one.
+            clock: Where training stands.
+            tally: What the rank has done since ranks met.
+            rewound: Whether the open epoch is served from its start.
+        """
+        is_open = epoch is not None and wanted == clock.epoch
+        is_left = clock.end is not None and clock.moved and not is_open
+        return cls(
+            epoch=wanted,
+            is_open=is_open,
+            trained=clock.trained if is_open else 0,
+            arranging=epoch is None or not is_open or epoch.arrangement not in (None, view.arrangement),
+            batch_size=int(getattr(view, "batch_size", None) or 0),
+            drop_last=bool(getattr(view, "drop_last", False)),
+            fed=tally.fed,
+            expected=(clock.end or 0) - tally.start if is_left else 0,
+            got=tally.got,
+            ran_dry=tally.ran_dry,
+            rewound=rewound,
+        )
+
+
+def check_places(headers: Sequence[Header]) -> None:
+    """Raises where ranks stand at places that one training cannot lead to.
+
+    A rank may be behind by the end of an epoch where a framework deals out the samples: if it got none, or fewer,
+    it has not seen that the epoch is over.
+    """
+    target = max(header.epoch for header in headers)
+    ahead = [header for header in headers if header.epoch == target]
+    behind = [header for header in headers if header.epoch < target]
+    places = {(header.is_open, header.trained) for header in ahead}
+    syncing, sharded = headers[0].action == SYNC, headers[0].shard
+    apart = len(places) > 1 and (sharded or not syncing)
+    lost = any(header.epoch < target - 1 for header in behind) or (behind and any(header.is_open for header in ahead))
+    if apart or lost or (behind and syncing and sharded):
+        shown = "; ".join(
+            f"rank {rank}: epoch {header.epoch}, {header.trained} samples trained"
+            for rank, header in list(enumerate(headers))[:8]
+        )
+        raise GroupError(
+            f"all processes must stand at the same place, they do not: {shown}. Load the same checkpoint everywhere, "
+            "and call sync() after the same step."
+        )
+
+
+def check_sharding(headers: Sequence[Header]) -> None:
+    """Raises where somebody else has dealt out our shares once more.
+
+    Then every rank has gone through all of its share, and the losses of only a part of it came back, one in as many
+    as there are ranks.
+    """
+    world, first = len(headers), headers[0]
+    if not first.shard or not all(header.ran_dry for header in headers):
+        return
+    expected, got = first.expected, sum(header.got for header in headers)
+    possible = world * max(1, first.batch_size)
+    # Whoever deals them out may fill up each rank's last batches, so a little more than one in `world` can come back.
+    if got and expected - got > possible and got * world <= expected + world * possible:
+        raise GroupError(
+            f"of the {expected} samples of epoch {first.epoch - 1}, losses came back for {got}; with {world} "
+            f"processes and whole batches at most {possible} can be left over. A framework seems to deal out the "
+            "samples once more. Give Pruner(..., shard=False) there."
+        )
+
+
+class TableCounters:
+    """Losses that were not finite, impossible indices and writes.
+
+    Args:
+        table: The table that counts.
+        as_it_is: Whether what it has counted is the same everywhere (a checkpoint); otherwise nothing is agreed on.
+    """
+
+    def __init__(self, table: ScoreTable, as_it_is: bool) -> None:
+        self._counting = table
+        self._counters = table.counters() if as_it_is else (0, 0, 0)
+
+    @property
+    def counters(self) -> tuple[int, int, int]:
+        """As they were agreed on."""
+        return self._counters
+
+    def counted(self) -> tuple[int, int, int]:
+        """Their growth since then."""
+        now = self._counting.counters()
+        return now[0] - self._counters[0], now[1] - self._counters[1], now[2] - self._counters[2]
+
+    def note_counters(self) -> None:
+        """What the table has counted is the same everywhere."""
+        self._counters = self._counting.counters()
+
+    def _add_up(self, counted: Sequence[Sequence[int]]) -> None:
+        """Makes the sum of what all ranks have counted the agreement."""
+        nonfinite, outside, writes = (sum(counts) for counts in zip(self._counters, *counted, strict=True))
+        self._counting.set_counters(nonfinite, outside, writes)
+        self.note_counters()
+
+
+@dataclass(frozen=True, eq=False)
+class Changes:
+    """Rows of a table and what is in them.
+
+    Attributes:
+        index: Which rows, int64, each once.
+        columns: The values of every column there, as they travel.
+    """
+
+    index: np.ndarray
+    columns: Mapping[str, np.ndarray]
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def encode(self, rows: int) -> np.ndarray:
+        """As bytes, filled up to so many rows."""
+        parts = [np.resize(part, rows) if len(part) else np.zeros(rows, part.dtype) for part in self._parts()]
+        return np.concatenate([part.view(np.uint8) for part in parts])
+
+    @classmethod
+    def decode(cls, data: np.ndarray, rows: int, count: int, declared: Mapping[str, Column]) -> Changes:
+        """The first `count` of the rows that were encoded."""
+        arrays, start = [], 0
+        for dtype in (np.dtype(np.int64), *(wire_dtype(column) for column in declared.values())):
+            stop = start + rows * dtype.itemsize
+            arrays.append(data[start:stop].view(dtype)[:count])
+            start = stop
+        return cls(arrays[0], dict(zip(declared, arrays[1:], strict=True)))
+
+    def _parts(self) -> list[np.ndarray]:
+        return [self.index, *self.columns.values()]
+
+
+class Agreements(Protocol):
+    """What a meeting must know about what was agreed on; `Ledger` says what each does."""
+
+    @property
+    def counters(self) -> tuple[int, int, int]:
+        """What was counted."""
+        ...
+
+    def changes(self) -> Changes:
+        """What the others do not know."""
+        ...
+
+    def agreed(self, name: str) -> np.ndarray:
+        """A column as it was agreed on."""
+        ...
+
+    def before(self, index: np.ndarray) -> dict[str, np.ndarray]:
+        """Rows as they were agreed on."""
+        ...
+
+    def counted(self) -> tuple[int, int, int]:
+        """What was counted since."""
+        ...
+
+    def settle(self, parts: Sequence[Changes], counted: Sequence[Sequence[int]]) -> None:
+        """Takes over what others have changed and counted."""
+        ...
+
+    def note_counters(self) -> None:
+        """The counters are the same everywhere."""
+        ...
+
+    def fingerprint(self) -> int:
+        """What this started from, until that has been compared."""
+        ...
+
+    def compared(self) -> None:
+        """All started from the same."""
+        ...
+
+
+class Ledger(TableCounters):
+    """What a table was when all ranks had the same.
+
+    Args:
+        table: The table that changes.
+        as_it_is: Whether what it holds now is the same everywhere (a checkpoint); otherwise what it held when new.
+    """
+
+    def __init__(self, table: ScoreTable, as_it_is: bool = False) -> None:
+        super().__init__(table, as_it_is)
+        self._table = table
+        self._unchecked = as_it_is
+        self._base: dict[str, np.ndarray]
+        if as_it_is:
+            self._base = {name: self._now(name).copy() for name in table.declared}
+        else:
+            self._base = {
+                name: np.full(table.n, column.initial, wire_dtype(column)) for name, column in table.declared.items()
+            }
+
+    def changes(self) -> Changes:
+        """The rows that are not what was agreed on."""
+        touched = np.zeros(self._table.n, dtype=np.bool_)
+        now = {name: self._now(name) for name in self._table.declared}
+        for name, values in now.items():
+            touched |= _bits(values) != _bits(self._base[name])
+        index = np.flatnonzero(touched)
+        return Changes(index, {name: values[index] for name, values in now.items()})
+
+    def agreed(self, name: str) -> np.ndarray:
+        """A copy of the column as it was agreed on."""
+        values: np.ndarray = self._base[name].copy()
+        return values
+
+    def before(self, index: np.ndarray) -> dict[str, np.ndarray]:
+        """What was agreed on for these rows."""
+        return {name: values[index] for name, values in self._base.items()}
+
+    def settle(self, parts: Sequence[Changes], counted: Sequence[Sequence[int]]) -> None:
+        """Takes over what all ranks have changed, and makes that the agreement."""
+        if any(len(part) for part in parts):
+            rows = merged(parts, self._base, self._table.declared)
+            self._table.put(rows.index, rows.columns)
+            for name, values in rows.columns.items():
+                self._base[name][rows.index] = values
+        self._add_up(counted)
+
+    def fingerprint(self) -> int:
+        """A digest of what is taken to be the same everywhere, until it has been compared; then 0."""
+        if not self._unchecked:
+            return 0
+        return digest(*(values.tobytes() for values in self._base.values()))
+
+    def compared(self) -> None:
+        """All ranks have said that they started from the same."""
+        self._unchecked = False
+
+    def _now(self, name: str) -> np.ndarray:
+        return self._table[name].astype(wire_dtype(self._table.declared[name]), copy=False)
+
+
+def merged(parts: Sequence[Changes], base: Mapping[str, np.ndarray], declared: Mapping[str, Column]) -> Changes:
+    """One set of changes out of those of all ranks, in order of rank.
+
+    A row that one rank has changed is taken over as it is. Where several have, increments of columns that add up are
+    added to what was there; of the others, those of the rank that has trained on the sample more often win, and
+    those of the lowest rank among equals.
+    """
+    index = np.concatenate([part.index for part in parts])
+    columns = {name: np.concatenate([part.columns[name] for part in parts]) for name in declared}
+    taken = np.zeros(len(base["usage"]), dtype=np.bool_)
+    taken[index] = True
+    if np.count_nonzero(taken) == len(index):  # as it mostly is, and nothing has to be sorted
+        return Changes(index, columns)
+    rank = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    trained = columns["usage"] - base["usage"][index]
+    order = np.lexsort((rank, -trained, index))
+    index = index[order]
+    first = np.flatnonzero(np.concatenate(([True], index[1:] != index[:-1])))
+    alone = np.diff(np.append(first, len(index))) == 1
+    for name, column in declared.items():
+        values = columns[name][order]
+        columns[name] = values[first]
+        if column.merge == "sum":
+            old = base[name][index]
+            total = old[first] + np.add.reduceat(values.astype(_wide(values)) - old, first)
+            columns[name] = np.where(alone, columns[name], total).astype(values.dtype)
+    return Changes(index[first], columns)
+
+
+def wire_dtype(column: Column) -> np.dtype:
+    """How a column travels: integers in four bytes, since counts may be widened on one rank before another."""
+    dtype = np.dtype(column.dtype)
+    if dtype.kind == "f":
+        return np.dtype(np.float64 if dtype.itemsize > 4 else np.float32)
+    return np.dtype(np.int64 if dtype.itemsize > 4 else np.int32)
+
+
+def _wide(values: np.ndarray) -> np.dtype:
+    return np.dtype(np.float64 if values.dtype.kind == "f" else np.int64)
+
+
+def _bits(values: np.ndarray) -> np.ndarray:
+    # Compared as bits: a NaN is not equal to itself and would look changed for ever.
+    return values.view(np.int64 if values.dtype.itemsize == 8 else np.int32)
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What every process of a job must be given alike.
+
+    Attributes:
+        policy: The policy in words.
+        epochs: How many are planned, or None.
+        labels: One class for each sample, or None.
+        shard: Whether this library deals out the samples.
+        pad: Whether shares are filled up.
+        strict: Whether losses that are not finite are an error.
+    """
+
+    policy: str
+    epochs: int | None
+    labels: np.ndarray | None
+    shard: bool
+    pad: bool
+    strict: bool
+
+
+class Decision(NamedTuple):
+    """What all ranks have decided: where they go on; and, if they exchanged, how many samples were trained on."""
+
+    epoch: int
+    trained: int
+    kept: int | None
+
+
+class Meeting:
+    """The meetings of one pruner with those of the other ranks.
+
+    Args:
+        table: What is remembered here.
+        setup: What must be the same everywhere.
+        kept: How many samples all ranks have trained on until now.
+        as_it_is: Whether the table came out of a checkpoint, the same for all.
+        ledger: What has been agreed on; by default all of the table.
+    """
+
+    def __init__(
+        self, table: ScoreTable, setup: Setup, kept: int, as_it_is: bool, ledger: Agreements | None = None
+    ) -> None:
+        self.exchange: Exchange | None = None
+        self.exchanged_bytes = 0
+        self.drawing = False  # whether, by the last decision, samples are put in order
+        self._table = table
+        self._setup = setup
+        self._kept = kept
+        self._ledger: Agreements = Ledger(table, as_it_is) if ledger is None else ledger
+        columns = repr(sorted(table.declared.items())).encode()
+        self._policy = digest(setup.policy.encode(), columns)
+        labels = setup.labels
+        self._labels = 0 if labels is None else digest(np.ascontiguousarray(labels, dtype=np.int64).tobytes())
+
+    def decide(self, syncing: bool, epoch: int, seed: int, find: Callable[[], Standing]) -> Decision:
+        """Hears all ranks, takes over what they have learnt, and says where to go on. Two collectives at most.
+
+        Args:
+            syncing: Whether somebody called ``sync()``; otherwise an epoch is about to be gone through.
+            epoch: The current epoch, for messages.
+            seed: The pruner's seed.
+            find: Finds out where this rank stands. Where it raises, so do the other ranks.
+        """
+        self.exchanged_bytes = 0
+        failure, here = None, Standing(epoch)
+        try:
+            here = find()
+        except Exception as error:
+            failure = error
+        changes = self._ledger.changes()
+        header = self._header(SYNC if syncing else ITER, seed, here, len(changes), failed=failure is not None)
+        headers = [Header.decode(values) for values in self._gather(header.encode(), epoch)]
+        if failure is not None:
+            raise failure
+        self._check(headers, epoch)
+        target = max(heard.epoch for heard in headers)
+        settling = syncing or not all(heard.is_open for heard in headers)
+        if settling:
+            self._settle(headers, changes, epoch)
+        self.drawing = any(heard.arranging for heard in headers)
+        trained = max(heard.trained for heard in headers if heard.epoch == target)
+        return Decision(target, trained, self._kept if settling else None)
+
+    def agree(self, epoch: int, draw: Callable[[], int]) -> None:
+        """Draws, and makes sure that all ranks have drawn the same. One collective.
+
+        Args:
+            epoch: The epoch that is drawn.
+            draw: Draws, and returns a digest of what it has drawn. Where it raises, so do the other ranks.
+        """
+        failure, mine = None, 0
+        try:
+            mine = draw()
+        except Exception as error:
+            failure = error
+        self._ledger.note_counters()
+        answers = [values.tolist() for values in self._gather(torch.tensor([failure is not None, mine]), epoch)]
+        if failure is not None:
+            raise failure
+        _raise_for_failed([bool(failed) for failed, _ in answers], epoch)
+        if len({drawn for _, drawn in answers}) > 1:
+            raise GroupError(
+                f"all processes must draw the same samples for epoch {epoch}, and they have not. A policy may use "
+                "nothing but the table and its context, and a sampler given to filter must be seeded alike everywhere."
+            )
+
+    def agreed_scores(self) -> np.ndarray:
+        """The scores that all ranks know, a copy."""
+        return self._ledger.agreed("score")
+
+    def unsynced(self, fed: int) -> dict[str, Any] | None:
+        """What this rank knows and the others do not, for a checkpoint; None where there is nothing."""
+        changes = self._ledger.changes()
+        if self.exchange is None or not (len(changes) or fed or any(self._ledger.counted())):
+            return None
+        before = self._ledger.before(changes.index)
+        return {
+            "rank": self.exchange.rank,
+            "world_size": self.exchange.world,
+            "index": torch.from_numpy(changes.index),
+            "before": {name: torch.from_numpy(values) for name, values in before.items()},
+            "counters": list(self._ledger.counters),
+            "fed": fed,
+            "kept": self._kept,
+        }
+
+    # -- inside --------------------------------------------------------------------------------------------------
+
+    def _header(self, action: int, seed: int, here: Standing, rows: int, *, failed: bool) -> Header:
+        setup = self._setup
+        nonfinite, outside, writes = self._ledger.counted()
+        return Header(
+            action=action,
+            failed=failed,
+            seed=seed if seed < 1 << 62 else (1 << 62) + digest(str(seed).encode()),
+            n=self._table.n,
+            epochs=-1 if setup.epochs is None else setup.epochs,
+            policy=self._policy,
+            labels=self._labels,
+            shard=setup.shard,
+            pad=setup.pad,
+            strict=setup.strict,
+            table=self._ledger.fingerprint(),
+            rows=rows,
+            nonfinite=nonfinite,
+            outside=outside,
+            writes=writes,
+            policy_text=setup.policy,
+            **here._asdict(),
+        )
+
+    def _check(self, headers: Sequence[Header], epoch: int) -> None:
+        _raise_for_failed([bool(heard.failed) for heard in headers], epoch)
+        different = differences(headers)
+        if different is not None:
+            raise GroupError(
+                f"all processes must be set up alike, and at epoch {epoch} they differ in {different}. "
+                "Give every process the same."
+            )
+        self._ledger.compared()
+        check_places(headers)
+        check_sharding(headers)
+
+    def _settle(self, headers: Sequence[Header], changes: Changes, epoch: int) -> None:
+        parts: list[Changes] = []
+        most = max(heard.rows for heard in headers)
+        if most:
+            gathered = self._gather(torch.from_numpy(changes.encode(most)), epoch)
+            parts = [
+                Changes.decode(data.numpy(), most, heard.rows, self._table.declared)
+                for data, heard in zip(gathered, headers, strict=True)
+            ]
+        self._ledger.settle(parts, [(heard.nonfinite, heard.outside, heard.writes) for heard in headers])
+        self._kept += sum(heard.fed for heard in headers)
+
+    def _gather(self, values: torch.Tensor, epoch: int) -> list[torch.Tensor]:
+        exchange = self.exchange
+        assert exchange is not None
+        try:
+            gathered = exchange.gather_all(values)
+        except RuntimeError as error:
+            raise GroupError(
+                f"rank {exchange.rank} of {exchange.world} has not heard from all others at epoch {epoch}: {error}. "
+                "Another process has failed, or does not call iter(loader) or sync() where this one does."
+            ) from error
+        self.exchanged_bytes += sum(part.nbytes for part in gathered)
+        return gathered
+
+
+def _raise_for_failed(failed: Sequence[bool], epoch: int) -> None:
+    if any(failed):
+        ranks = ", ".join(str(rank) for rank, has in enumerate(failed) if has)
+        raise GroupError(f"epoch {epoch} cannot begin, because rank {ranks} failed. Its own error says why.")

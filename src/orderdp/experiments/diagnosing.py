@@ -1,0 +1,183 @@
+"""What a run finds out about itself: a little in every run, more where it is asked to. None of its numbers change."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import nn
+
+from orderdp import Context, Pruner, Selection
+from orderdp.diagnostics import Diagnostics, KeptSets, gradient_cosine
+from orderdp.diagnostics.gradients import without_lone_last
+from orderdp.errors import ConfigError
+from orderdp.experiments.config import Settings
+from orderdp.experiments.tasks import Losses, Task, task_batches
+from orderdp.experiments.timing import Stopwatch
+from orderdp.policy import Table
+
+__all__ = ["CHECKPOINTS", "KEPT_FILE", "Closeness", "Diagnosis", "checkpoints"]
+
+
+#: How closely a run looks at itself. False: as every run does, without gradients. "steps": also at the gradient of each
+#: step and at the risk. True: also at the gradient of all data, which takes longer than most runs themselves.
+Closeness = bool | Literal["steps"]
+
+
+#: In how many epochs the gradient of all data is looked at and the kept set is written down: two for each fifth of
+#: training, by which the paper tells both.
+CHECKPOINTS = 10
+
+
+KEPT_FILE = "kept.npz"
+
+
+_RECORDED_ANYWAY = ("epoch", "samples", "coverage", "usage_mean")
+
+
+def checkpoints(epochs: int, count: int = CHECKPOINTS) -> set[int]:
+    """The epochs, from 1, that end nearest after equal shares of training; always the last.
+
+    >>> sorted(checkpoints(200)), sorted(checkpoints(3))
+    ([20, 40, 60, 80, 100, 120, 140, 160, 180, 200], [1, 2, 3])
+    """
+    return {math.ceil(epochs * number / count) for number in range(1, count + 1)}
+
+
+class Diagnosis:
+    """Watches one run.
+
+    Args:
+        pruner: The run's.
+        model: Its model, not compiled.
+        task: Its data and losses.
+        settings: Its settings.
+        folder: Where kept sets go.
+        closeness: Whether to look at gradients, too, which costs time, and at which.
+    """
+
+    def __init__(
+        self,
+        pruner: Pruner,
+        model: nn.Module,
+        task: Task,
+        settings: Settings,
+        folder: Path,
+        *,
+        closeness: Closeness,
+    ) -> None:
+        if closeness not in (False, True, "steps"):
+            raise ConfigError(f'diagnose must be False, True or "steps", got {closeness!r}.')
+        self.closeness = closeness
+        self.on = on = bool(closeness)
+        self._pruner = pruner
+        self._model = model
+        self._task = task
+        self._settings = settings
+        self._file = folder / KEPT_FILE
+        self._watch = Diagnostics(pruner, model if on else None, risk=on)
+        self._checkpoints = checkpoints(settings.epochs_run) if on else set()
+        self._kept = KeptSets(pruner.n)
+
+    def step(self, scaler: torch.amp.GradScaler, device: torch.device) -> float:
+        """Before a step of the optimiser; returns the seconds it took."""
+        if not self.on:
+            return 0.0
+        begun = time.perf_counter()
+        self._watch.step(scaler.scale(torch.ones((), device=device)))
+        return time.perf_counter() - begun
+
+    def epoch(self, number: int, clock: Stopwatch) -> dict[str, Any]:
+        """What is recorded of the epoch that has just ended: `diagnostics`, and what they cost in samples."""
+        with clock.part("diagnosis") if self.on else nullcontext():
+            found = self._watch.measure()
+            kept = {name: value for name, value in found.items() if name not in _RECORDED_ANYWAY}
+            samples = 0
+            if number in self._checkpoints:
+                self._write_kept(number)
+                if self.closeness != "steps":
+                    kept["cosine"], samples = self._cosine(number)
+        return {"diagnostics": kept, **({"diagnosis_samples": samples} if self.on else {})}
+
+    def advance(self) -> None:
+        """The epoch is recorded."""
+        self._watch.advance()
+
+    def _write_kept(self, number: int) -> None:
+        indices = self._watch.kept()
+        if indices is not None:
+            self._kept.add(number, indices)
+            self._kept.save(self._file)
+
+    def _cosine(self, number: int) -> tuple[float | None, int]:
+        """The cosine of the coming epoch's gradient with that of all data, and how many samples that took.
+
+        In single precision, whatever the run's: without a scaler, half precision would lose small gradients.
+        """
+        pruner, settings = self._pruner, self._settings
+        selection = pruner.preview()
+        if len(selection) == pruner.n and selection.weights is None:
+            return 1.0, 0
+
+        def batches(indices: np.ndarray) -> Iterator[tuple[torch.Tensor, Any]]:
+            whole = without_lone_last(indices, settings.batch_size)
+            return task_batches(self._task, _Rehearsal(whole, pruner.n, number), settings.batch_size, settings.seed)
+
+        found = gradient_cosine(self._model, selection, pruner.n, self._losses, batches, seed=settings.seed)
+        return found.cosine, found.samples
+
+    def _losses(self, model: nn.Module, batch: Any) -> torch.Tensor:
+        found = self._task.losses(model, batch)
+        return found.losses if isinstance(found, Losses) else found
+
+    # -- checkpoints ---------------------------------------------------------------------------------------------
+
+    def begin(self, recorded: int) -> None:
+        """Before the first step: keeps what an interrupted run has written of epochs that count."""
+        if self.on and self._file.exists():
+            self._kept = KeptSets.load(self._file)
+            self._kept.forget_after(recorded)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run needs."""
+        return self._watch.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
+        """Puts back what `state_dict` gave; None out of a checkpoint that is older than this."""
+        self._watch.load_state_dict(state)
+        if not self.on:
+            self._watch.norms.clear()  # of half an epoch, by a run that was diagnosed until now
+
+
+@dataclass(frozen=True)
+class _InOrder:
+    """All of these, in this order."""
+
+    indices: np.ndarray
+
+    needs_feedback = False
+
+    def size(self, n: int, context: Context) -> int:
+        return len(self.indices)
+
+    def select(self, table: Table, context: Context) -> Selection:
+        return Selection(self.indices)
+
+
+class _Rehearsal(Pruner):
+    """Goes through some samples once, for tasks that take a pruner; pictures are those of a given epoch."""
+
+    def __init__(self, indices: np.ndarray, n: int, epoch: int) -> None:
+        super().__init__(_InOrder(indices), n)
+        self._shown = epoch
+
+    @property
+    def epoch(self) -> int:
+        return self._shown

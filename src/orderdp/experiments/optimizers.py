@@ -1,0 +1,153 @@
+"""Optimisers by name. SGD and AdamW are torch's; LARS and LAMB come from the library pytorch_optimizer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.swa_utils import AveragedModel
+
+from orderdp._validation import checked_name
+from orderdp.errors import ConfigError
+
+__all__ = ["OPTIMISERS", "SCHEDULES", "IterateAverage", "build_optimiser", "constant", "cosine", "onecycle", "step"]
+
+
+def build_optimiser(
+    name: str, model: nn.Module, *, lr: float, momentum: float = 0.9, nesterov: bool = False, weight_decay: float = 0.0
+) -> torch.optim.Optimizer:
+    """The optimiser called `name` over the model's parameters.
+
+    Args:
+        name: One of `OPTIMISERS`.
+        model: Whose parameters.
+        lr: Learning rate.
+        momentum: Of SGD and LARS.
+        nesterov: Whether SGD looks ahead.
+        weight_decay: Weight decay.
+    """
+    checked_name(name, OPTIMISERS, "optimiser")
+    if nesterov and name != "sgd":
+        raise ConfigError(f"nesterov is an option of sgd, got optimiser {name!r}.")
+    return OPTIMISERS[name](model.parameters(), lr, momentum, nesterov, weight_decay)
+
+
+def _sgd(parameters: Any, lr: float, momentum: float, nesterov: bool, weight_decay: float) -> torch.optim.Optimizer:
+    return torch.optim.SGD(
+        parameters, lr=lr, momentum=momentum, nesterov=nesterov, weight_decay=weight_decay, foreach=True
+    )
+
+
+def _adamw(parameters: Any, lr: float, momentum: float, nesterov: bool, weight_decay: float) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, lr=lr, weight_decay=weight_decay)
+
+
+def _lars(parameters: Any, lr: float, momentum: float, nesterov: bool, weight_decay: float) -> torch.optim.Optimizer:
+    optimiser: torch.optim.Optimizer = _library().LARS(parameters, lr=lr, momentum=momentum, weight_decay=weight_decay)
+    return optimiser
+
+
+def _lamb(parameters: Any, lr: float, momentum: float, nesterov: bool, weight_decay: float) -> torch.optim.Optimizer:
+    optimiser: torch.optim.Optimizer = _library().Lamb(parameters, lr=lr, weight_decay=weight_decay)
+    return optimiser
+
+
+def _library() -> Any:
+    try:
+        import pytorch_optimizer
+    except ImportError:
+        raise ConfigError("LARS and LAMB need a library: pip install 'orderdp[workbench]'.") from None
+    return pytorch_optimizer
+
+
+OPTIMISERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "sgd": _sgd,
+    "adamw": _adamw,
+    "lars": _lars,
+    "lamb": _lamb,
+}
+
+
+# As torch's OneCycleLR has them.
+_RISE = 0.3
+
+
+_FIRST = 25.0
+
+
+_LAST = 1e4
+
+
+_STEPS = (0.5, 0.75)
+
+
+_STEP_FACTOR = 0.1
+
+
+def onecycle(done: float) -> float:
+    """Up to 1 in the first 30 %, then down to almost 0, both along half a cosine."""
+    low = 1 / _FIRST
+    if done <= _RISE:
+        return _half_cosine(low, 1.0, done / _RISE)
+    return _half_cosine(1.0, low / _LAST, (done - _RISE) / (1 - _RISE))
+
+
+def cosine(done: float) -> float:
+    """From 1 to 0 along half a cosine."""
+    return _half_cosine(1.0, 0.0, done)
+
+
+def step(done: float) -> float:
+    """A tenth after half of the training, and again after three quarters."""
+    return _STEP_FACTOR ** sum(done >= place for place in _STEPS)
+
+
+def constant(done: float) -> float:
+    """Always 1."""
+    return 1.0
+
+
+SCHEDULES: dict[str, Callable[[float], float]] = {
+    "onecycle": onecycle,
+    "cosine": cosine,
+    "step": step,
+    "constant": constant,
+}
+
+
+def _half_cosine(start: float, end: float, done: float) -> float:
+    return end + (start - end) * (1 + math.cos(math.pi * min(1.0, max(0.0, done)))) / 2
+
+
+class IterateAverage:
+    """Sum of lr_t * theta_t over the steps, divided by the sum of lr_t. Buffers are averaged alike.
+
+    Args:
+        model: Whose parameters.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._total = 0.0
+        self._share = 1.0
+        self.model = AveragedModel(model, avg_fn=self._mixed, use_buffers=True)
+
+    def add(self, model: nn.Module, lr: float) -> None:
+        """Takes in the model as it is after a step with this learning rate."""
+        self._total += lr
+        self._share = lr / self._total if self._total else 1.0
+        self.model.update_parameters(model)
+
+    def _mixed(self, average: torch.Tensor, current: torch.Tensor, count: Any) -> torch.Tensor:
+        return average + (current - average) * self._share
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run needs."""
+        return {"total": self._total, "model": self.model.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Puts back what `state_dict` gave."""
+        self._total = float(state["total"])
+        self.model.load_state_dict(state["model"])

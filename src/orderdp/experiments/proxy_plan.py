@@ -1,0 +1,205 @@
+"""The policy "proxy-plan" of a run: a narrow network marks what the run trains on, its cost counted."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Sampler
+
+from orderdp import Pruner
+from orderdp._torch import GlobalGenerators
+from orderdp._validation import is_count, suggestion
+from orderdp.errors import ConfigError, NonFiniteLossError, StateError
+from orderdp.experiments.config import Settings
+from orderdp.experiments.models import quarter_width
+from orderdp.experiments.selected_once import StaticChoice
+from orderdp.experiments.tasks import Task, task_batches
+from orderdp.experiments.trainer import Learner
+from orderdp.plans import Plan, PlanRecorder
+from orderdp.policies import FullData, Replay
+from orderdp.policies.registry import RECORDED
+
+__all__ = ["ProxyOptions", "check_plan", "check_task", "is_recorded", "plan_for", "recorded_batch"]
+
+
+_FILE = "plan.npz"
+
+
+@dataclass(frozen=True)
+class ProxyOptions:
+    """What follows the name of the policy.
+
+    Attributes:
+        proxy_width: Of the proxy; None for a quarter of the model's, rounded down and at least 1.
+        backward_every: Of so many batches the proxy trains on one, and marks all.
+    """
+
+    proxy_width: int | None = None
+    backward_every: int = 4
+
+    def __post_init__(self) -> None:
+        for name in ("proxy_width", "backward_every"):
+            value = getattr(self, name)
+            if not is_count(value) and not (name == "proxy_width" and value is None):
+                raise ConfigError(f"{name} must be a whole number, at least 1, got {value!r}.")
+
+    @classmethod
+    def of(cls, settings: Settings) -> ProxyOptions:
+        """Those of a run."""
+        known = list(inspect.signature(cls).parameters)
+        for name in settings.policy_parameters:
+            if name not in known:
+                raise ConfigError(f"policy {settings.policy!r} has no parameter {name!r}.{suggestion(name, known)}")
+        return cls(**settings.policy_parameters)
+
+
+def is_recorded(policy: str) -> bool:
+    """Whether this is the name of a policy that replays what a proxy of the run marks."""
+    return policy in RECORDED
+
+
+def check_plan(settings: Settings) -> None:
+    """Raises what would go wrong later, as far as the settings tell."""
+    options = ProxyOptions.of(settings)
+    if settings.prune_ratio is None:
+        raise ConfigError(f"policy {settings.policy!r} needs a prune ratio.")
+    if settings.mixup or settings.cutmix:
+        raise ConfigError(
+            "MixUp and CutMix blend the images of a batch, and the batches of the proxy are others than those of the "
+            f"run: {settings.policy!r} would judge images that are not trained on. Leave them out."
+        )
+    if settings.flip == "alternate":
+        raise ConfigError(
+            "flip='alternate' goes by how often a run has trained on a sample, and the proxy trains on others: "
+            f"{settings.policy!r} would judge images that are not trained on. Use flip='random'."
+        )
+    if settings.task is None and options.proxy_width is None:
+        quarter_width(settings.model, settings.width)
+
+
+def check_task(settings: Settings, task: Task) -> None:
+    """Raises what the data or the task have against a plan."""
+    from orderdp.experiments.tasks import FolderTask
+
+    if not hasattr(task, "build_proxy"):
+        raise ConfigError(
+            f"policy {settings.policy!r} needs a task with build_proxy(seed, width), a small model. "
+            "See orderdp.experiments.tasks.Task."
+        )
+    if isinstance(task, FolderTask) and settings.augment:
+        raise ConfigError(
+            "images of a folder are changed at random while they are read, so a run would not see those that the proxy "
+            f"judged. Use {settings.policy!r} with --no-augment there."
+        )
+    _recorder(settings, task)
+
+
+def recorded_batch(settings: Settings, keep: float) -> int:
+    """Samples in a batch of the proxy, such that a step of the run is what is kept of it.
+
+    As many steps as full data come from batches as large as those of full data; fewer from larger ones.
+    """
+    return settings.batch_size if settings.steps == "same" else round(settings.batch_size / keep)
+
+
+def plan_for(
+    settings: Settings,
+    task: Task,
+    folder: Path,
+    device: torch.device,
+    watch: Callable[[float, int, float | None], None] = lambda done, epochs, metric: None,
+) -> StaticChoice:
+    """The policy of the run; its plan is recorded once, and read again when the run is resumed.
+
+    Args:
+        settings: Ratio, epochs, batch size, proxy.
+        task: Data and model.
+        folder: Of the run.
+        device: Where the proxy is trained.
+        watch: Called after every step of the proxy; of the run itself nothing is done yet.
+    """
+    check_task(settings, task)
+    file = folder / _FILE
+    if not file.exists():
+        try:
+            _recorded(settings, task, device, watch).save(file)
+        except NonFiniteLossError as error:
+            return StaticChoice(FullData(), 0.0, failed=str(error).partition(". ")[0])
+    try:
+        plan = Plan.load(file)
+    except StateError as error:
+        raise StateError(f"{error} Remove the file to do so.") from error
+    samples = {"forward": plan.cost.forwarded, "backward": plan.cost.backpropagated}
+    return StaticChoice(Replay(plan), plan.cost.seconds, plan.kept, samples)
+
+
+def _recorder(settings: Settings, task: Task) -> PlanRecorder:
+    keep = round(1 - (settings.prune_ratio or 0.0), 12)
+    size = recorded_batch(settings, keep)
+    return PlanRecorder(task.train_set, epochs=settings.epochs, batch_size=size, keep=keep, seed=settings.seed)
+
+
+def _recorded(
+    settings: Settings, task: Task, device: torch.device, watch: Callable[[float, int, float | None], None]
+) -> Plan:
+    """What the proxy marks. It has the run's optimiser and learning rates, and trains on what it marks."""
+    start = time.perf_counter()
+    options, recorder = ProxyOptions.of(settings), _recorder(settings, task)
+    learner = Learner(replace(settings, average=False), cast("Task", _Proxy(task, options.proxy_width)), device)
+    step, steps, scale = 0, recorder.epochs * recorder.batches, recorder.kept / settings.batch_size
+    with GlobalGenerators.seeded(settings.seed, device).used(device):
+        while recorder.epoch < recorder.epochs:
+            learner.train()
+            for index, batch in task_batches(
+                task, cast("Pruner", _Shown(recorder)), recorder.batch_size, recorder.seed
+            ):
+                learns = step % options.backward_every == 0
+                with torch.set_grad_enabled(learns):
+                    found = learner.losses(batch)
+                losses = found.losses.float()
+                judged = losses if found.scores is None else found.scores
+                marked = recorder.record(index, judged, backward=len(index) if learns else 0)
+                if learns:
+                    # Not losses[marked], for which the host would wait.
+                    learner.backward((losses * marked).sum() / recorder.kept)
+                    learner.step(step / max(1, steps - 1), scale)
+                step += 1
+                watch(0.0, settings.epochs_run, None)
+    plan = recorder.plan
+    return replace(plan, cost=plan.cost._replace(seconds=time.perf_counter() - start))
+
+
+class _Proxy:
+    """A task whose model is the proxy."""
+
+    def __init__(self, task: Any, width: int | None) -> None:
+        self._task, self._width = task, width
+        self.losses = task.losses
+
+    def build_model(self, seed: int) -> nn.Module:
+        model: nn.Module = self._task.build_proxy(seed, self._width)
+        return model
+
+
+class _Shown:
+    """What a task asks of a pruner, answered by a recorder."""
+
+    def __init__(self, recorder: PlanRecorder) -> None:
+        self._recorder = recorder
+
+    @property
+    def epoch(self) -> int:
+        return self._recorder.epoch
+
+    def batch_sampler(self, batch_size: int, drop_last: bool = False) -> Sampler[list[int]]:
+        return self._recorder.batch_sampler
+
+    def loader(self, dataset: Any, batch_size: int, drop_last: bool = False, **options: Any) -> DataLoader[Any]:
+        return self._recorder.loader(dataset, **options)

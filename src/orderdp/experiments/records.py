@@ -1,0 +1,413 @@
+"""Values as JSON can hold them."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from orderdp.errors import RecordError
+
+__all__ = [
+    "FILE_NAME",
+    "SCHEMA",
+    "Run",
+    "RunLog",
+    "describe_host",
+    "plain",
+    "read_run",
+    "read_runs",
+    "records_file",
+    "seconds_of",
+    "seen_by",
+    "versions",
+    "with_further_tests",
+]
+
+
+def plain(value: Any) -> Any:
+    """The same value in dicts, lists, strings and numbers; NaN and infinity, which JSON lacks, become None.
+
+    >>> plain({"loss": float("nan"), "sizes": (1, 2)})
+    {'loss': None, 'sizes': [1, 2]}
+    """
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if hasattr(value, "tolist"):  # arrays, tensors and their numbers
+        return plain(value.tolist())
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    raise RecordError(
+        f"a record must be made of numbers, strings, lists and dicts, got {type(value).__name__}. Convert it first."
+    )
+
+
+_LIBRARIES = ("orderdp", "torch", "numpy", "pytorch_optimizer", "timm", "torchvision", "scikit-learn")
+
+
+def describe_host(device: torch.device) -> dict[str, Any]:
+    """Processor, cores, threads, device and system."""
+    return {
+        "cpu": _processor(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "os": platform.platform(terse=True),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Of Python and of the libraries that are there."""
+    found = {"python": platform.python_version()}
+    for name in _LIBRARIES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            for line in file:
+                if line.startswith("model name"):
+                    return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+SCHEMA = 1
+
+
+FILE_NAME = "records.jsonl"
+
+
+_PARTS = ("training_seconds", "selection_seconds", "overhead_seconds", "proxy_seconds")
+
+
+@dataclass
+class Run:
+    """One run as its records tell it.
+
+    Attributes:
+        id: The name of its folder.
+        config: All that is needed to run it again.
+        versions: Of the libraries.
+        host: What it ran on.
+        epochs: One record for each epoch, in order.
+        summary: How it ended, or None if it has not.
+        started: ISO time.
+        command: What was typed, where that was recorded.
+        tests: The metric of the trained model on further test sets, by the names of their data.
+        tested_on: The further test set this is the view of, if it is one.
+    """
+
+    id: str
+    config: dict[str, Any] = field(default_factory=dict)
+    versions: dict[str, Any] = field(default_factory=dict)
+    host: dict[str, Any] = field(default_factory=dict)
+    epochs: list[dict[str, Any]] = field(default_factory=list)
+    summary: dict[str, Any] | None = None
+    started: str = ""
+    command: str | None = None
+    tests: dict[str, float] = field(default_factory=dict)
+    tested_on: str | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether it reached its end."""
+        return self.summary is not None and self.summary["status"] == "done"
+
+    @property
+    def failed(self) -> bool:
+        """Whether it gave up."""
+        return self.summary is not None and self.summary["status"] != "done"
+
+    @property
+    def reason(self) -> str:
+        """Why it gave up."""
+        return str((self.summary or {}).get("reason") or "no reason was recorded")
+
+    @property
+    def final_metric(self) -> float | None:
+        """The metric at the end, never the best one on the way; None where there is none."""
+        value = (self.summary or {}).get("metric")
+        return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+
+    @property
+    def label(self) -> str:
+        """The name to show."""
+        return str(self.config.get("label") or self.config.get("policy") or self.id)
+
+    @property
+    def seed(self) -> Any:
+        """The seed, by which runs are paired."""
+        return self.config.get("seed")
+
+    @property
+    def seconds(self) -> float:
+        """What it cost: training, selection, overhead and the proxy of a coreset. Evaluation is not counted."""
+        return seconds_of(self.summary or {})
+
+
+def seconds_of(record: dict[str, Any]) -> float:
+    """The cost in the record of an epoch or in a summary."""
+    return float(sum(record.get(part) or 0.0 for part in _PARTS))
+
+
+def records_file(path: str | os.PathLike[str]) -> Path:
+    """The file of records, given it or its folder."""
+    path = Path(path)
+    return path if path.suffix == ".jsonl" else path / FILE_NAME
+
+
+def read_run(path: str | os.PathLike[str]) -> Run:
+    """Reads the records of one run.
+
+    A last line without its newline is what a kill leaves; it does not count. An epoch that is recorded again takes
+    the place of the first and of all that followed it: the run went back to a checkpoint. A summary that is followed
+    by more records is not the end.
+
+    Args:
+        path: The folder of the run, or the file in it.
+    """
+    file = records_file(path)
+    try:
+        *lines, _torn = file.read_bytes().split(b"\n")
+    except FileNotFoundError:
+        raise RecordError(f"there are no records at {os.fspath(file)!r}.") from None
+    run = Run(id=file.parent.name)
+    for number, line in enumerate(lines, start=1):
+        where = f"{os.fspath(file)}, line {number}"
+        record = _parsed(line, where)
+        try:
+            _take(run, record, first=number == 1)
+        except (KeyError, TypeError, ValueError) as error:
+            raise _damaged(where, f"{type(error).__name__}: {error}") from error
+    return run
+
+
+def read_runs(directory: str | os.PathLike[str]) -> list[Run]:
+    """Reads all runs of a folder, sorted by their names.
+
+    Args:
+        directory: The folder that was given to ``orderdp train`` or ``orderdp compare``.
+    """
+    directory = Path(directory)
+    if not directory.is_dir():
+        raise RecordError(f"there is no folder {os.fspath(directory)!r}. Give the one the runs were written to.")
+    files = sorted(directory.glob(f"runs/*/{FILE_NAME}"))
+    if not files:
+        raise RecordError(
+            f"there are no records in {os.fspath(directory)!r}: no file matches runs/*/{FILE_NAME}. "
+            "`orderdp train` and `orderdp compare` write them; `orderdp compare --help` has examples."
+        )
+    return [read_run(file) for file in files]
+
+
+def with_further_tests(runs: list[Run]) -> list[Run]:
+    """The runs, then each of them as every further test set saw it: the same training with another metric."""
+    names = dict.fromkeys(name for run in runs for name in run.tests)
+    return runs + [seen_by(name, run) for name in names for run in runs if name in run.tests]
+
+
+def seen_by(test: str, run: Run) -> Run:
+    """A run as a further test set saw it. Its epochs are left out: they were tested elsewhere."""
+    return replace(
+        run,
+        config={**run.config, "data": f"{run.config.get('data')}, tested on {test}"},
+        summary={**(run.summary or {}), "metric": run.tests[test]},
+        epochs=[],
+        tests={},
+        tested_on=test,
+    )
+
+
+def _parsed(line: bytes, where: str) -> dict[str, Any]:
+    try:
+        record = json.loads(line)
+    except ValueError as error:
+        raise _damaged(where, f"it is no JSON ({error})") from error
+    if not isinstance(record, dict) or not isinstance(record.get("schema"), int):
+        raise _damaged(where, "it is no record with a schema")
+    if record["schema"] > SCHEMA:
+        raise RecordError(
+            f"{where}: the record has schema {record['schema']}, this version of orderdp reads up to {SCHEMA}. "
+            "Install a newer orderdp to read it."
+        )
+    return record
+
+
+def _take(run: Run, record: dict[str, Any], first: bool) -> None:
+    kind = record["kind"]
+    if first and kind != "start":
+        raise ValueError(f"the first record must be a start, it is {kind!r}")
+    if kind == "start":
+        run.config, run.versions, run.host = (dict(record[name]) for name in ("config", "versions", "host"))
+        run.started, run.command, run.summary = str(record.get("started", "")), record.get("command"), None
+        run.tests = {}
+    elif kind == "epoch":
+        number = int(record["epoch"])
+        while run.epochs and run.epochs[-1]["epoch"] >= number:
+            run.epochs.pop()
+        run.epochs.append(record)
+        run.summary = None
+    elif kind == "summary":
+        if record["status"] not in ("done", "failed"):
+            raise ValueError(f'the status must be "done" or "failed", it is {record["status"]!r}')
+        run.summary = record
+    elif kind == "test":
+        run.tests[str(record["data"])] = float(record["metric"])
+
+
+def _damaged(where: str, what: str) -> RecordError:
+    return RecordError(
+        f"{where}: the record is damaged: {what}. Remove that line to go on without it, or run it again."
+    )
+
+
+class RunLog:
+    """Writes the records of one run.
+
+    Args:
+        path: The folder of the run, ``DIR/runs/<run-id>``, which is made if need be, or the file in it. Records that
+            are there already are kept and added to; half a line at the end, left by a kill, is cut off.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = records_file(path)
+
+    def start(
+        self,
+        config: Mapping[str, Any],
+        *,
+        versions: Mapping[str, str],
+        host: Mapping[str, Any],
+        started: str | None = None,
+        **extra: Any,
+    ) -> None:
+        """Says what is about to be run. A resumed run says it again.
+
+        Args:
+            config: All that is needed to run it again.
+            versions: Of the libraries.
+            host: What it runs on.
+            started: ISO time; now, if not given.
+            **extra: Anything else worth keeping; ``command``, what was typed, is shown on the page.
+        """
+        fields = {"config": config, "versions": versions, "host": host, "started": started or _now()}
+        self._append("start", {**fields, **extra})
+
+    def epoch(
+        self,
+        *,
+        epoch: int,
+        samples: int,
+        loss: float,
+        metric: float | None,
+        lr: float,
+        training_seconds: float,
+        selection_seconds: float,
+        evaluation_seconds: float,
+        overhead_seconds: float,
+        saved: float,
+        nominal_saved: float,
+        coverage: float,
+        staleness: float,
+        diagnostics: Mapping[str, float | None] | None = None,
+        **extra: Any,
+    ) -> None:
+        """Says what an epoch did. One that is done again after a kill is said again; the last one counts."""
+        fields = {name: value for name, value in locals().items() if name not in ("self", "extra")}
+        self._append("epoch", {**fields, "diagnostics": diagnostics or {}, **extra})
+
+    def summary(
+        self,
+        status: str,
+        *,
+        reason: str | None = None,
+        metric: float | None = None,
+        samples: int,
+        full_samples: int,
+        saved: float,
+        training_seconds: float,
+        selection_seconds: float,
+        evaluation_seconds: float,
+        overhead_seconds: float,
+        node_hours: float,
+        proxy_seconds: float | None = None,
+        usage: Any = (),
+        finished: str | None = None,
+        **extra: Any,
+    ) -> None:
+        """Says how the run ended: "done", or "failed" with a reason."""
+        if status not in ("done", "failed"):
+            raise RecordError(f'status must be "done" or "failed", got {status!r}.')
+        fields = {name: value for name, value in locals().items() if name not in ("self", "extra")}
+        self._append("summary", {**fields, "finished": finished or _now(), **extra})
+
+    def test(self, *, data: str, metric: float, samples: int) -> None:
+        """Says what a further test set says of the trained model. One that is judged again is said again."""
+        self._append("test", {"data": data, "metric": metric, "samples": samples, "finished": _now()})
+
+    def _append(self, kind: str, fields: Mapping[str, Any]) -> None:
+        record = {"schema": SCHEMA, "kind": kind, **fields}
+        line = json.dumps(plain(record), allow_nan=False, ensure_ascii=False).encode() + b"\n"
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with open(self.path, "r+b" if self.path.exists() else "x+b", buffering=0) as file:
+                _write_whole(file, line)
+        except OSError as error:
+            raise RecordError(
+                f"a record could not be written to {os.fspath(self.path)!r}: {error.strerror or error}. "
+                "The records before it are whole. Make room or choose another folder, then resume the run."
+            ) from error
+
+
+def _write_whole(file: Any, line: bytes) -> None:
+    """Adds a line after the last whole one, or leaves the file at that."""
+    end = _end_of_last_line(file)
+    file.truncate(end)
+    file.seek(end)
+    try:
+        rest = memoryview(line)
+        while rest:
+            rest = rest[file.write(rest) :]
+        os.fsync(file.fileno())
+    except OSError:
+        file.truncate(end)  # half a line would be cut off later anyway, but may be what fills the disk
+        raise
+
+
+def _end_of_last_line(file: Any, block: int = 65536) -> int:
+    """Where the last newline ends, looked for from the back; 0 where there is none."""
+    end: int = file.seek(0, os.SEEK_END)
+    while end:
+        begin = max(0, end - block)
+        file.seek(begin)
+        place: int = file.read(end - begin).rfind(b"\n")
+        if place >= 0:
+            return begin + place + 1
+        end = begin
+    return 0
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")

@@ -1,0 +1,612 @@
+"""A process that trains for another one: it saves and ends when that one says so, and when that one is no more."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from orderdp import load_checkpoint
+from orderdp._files import write_text
+from orderdp._validation import check_dials, checked_name
+from orderdp.coresets.registry import build
+from orderdp.datasets import ImageData
+from orderdp.errors import ConfigError, DatasetError, RecordError, StateError
+from orderdp.experiments.config import CONTROLS, VARIED, Contender, Settings, check_parameters, takes_ratio
+from orderdp.experiments.diagnosing import Closeness
+from orderdp.experiments.locks import alone_in
+from orderdp.experiments.optimizers import OPTIMISERS, SCHEDULES
+from orderdp.experiments.proxy_plan import check_plan, check_task, is_recorded, plan_for
+from orderdp.experiments.records import Run, RunLog, read_run
+from orderdp.experiments.selected_once import choose, is_static
+from orderdp.experiments.statistics import Row, compare, shows_no_loss
+from orderdp.experiments.tasks import Task, drops_last, load_task
+from orderdp.experiments.trainer import MODEL_FILE, Training, check_full_batch, evaluate, policy_of
+from orderdp.policies._selection import count_kept
+from orderdp.pruner import Pruner
+
+__all__ = [
+    "Judged",
+    "Place",
+    "Probe",
+    "Runner",
+    "check",
+    "check_runs",
+    "check_tests",
+    "choose_device",
+    "compare_all",
+    "find_lossless",
+    "finished",
+    "follow",
+    "judge_all",
+    "not_judged",
+    "possible_ratios",
+    "remember_settings",
+    "saving_at_the_end",
+]
+
+
+_TERMINATED = 128 + signal.SIGTERM
+
+
+class _Worker:
+    """What this process is doing."""
+
+    def __init__(self) -> None:
+        self.training = False
+        self.told_to_end = False
+
+    def watch(self, done: float, epochs: int, metric: float | None) -> None:
+        """Called after every step, where there is something to save and all of it fits together."""
+        self.training = True
+        if self.told_to_end:
+            raise KeyboardInterrupt
+
+    def end(self, number: int, frame: Any) -> None:
+        """Ends the process: at once, or after the step that it is in."""
+        self.told_to_end = True
+        if not self.training:
+            os._exit(_TERMINATED)
+
+
+_worker = _Worker()
+
+
+def follow(line: Connection) -> None:
+    """Called in a new process, which then ends when the other end of the line is closed: by hand, or by a kill.
+
+    Args:
+        line: The end that is read from. Nothing ever comes.
+    """
+    signal.signal(signal.SIGTERM, _worker.end)
+    threading.Thread(target=_listen, args=(line,), daemon=True).start()
+
+
+def _listen(line: Connection) -> None:
+    try:
+        line.poll(None)
+    finally:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+@contextmanager
+def saving_at_the_end() -> Iterator[Callable[[float, int, float | None], None]]:
+    """Around a run in such a process; gives what the run must call after every step."""
+    try:
+        yield _worker.watch
+    finally:
+        _worker.training = False
+        if _worker.told_to_end:
+            os._exit(_TERMINATED)  # or it would wait for more work, which nobody is there to give it
+
+
+_DATA_KEPT = 2  # what is trained on, and a further test set
+
+
+def check(settings: Settings) -> None:
+    """Raises what would go wrong later, before anything is spent."""
+    check_parameters(settings.policy, settings.policy_parameters)
+    checked_name(settings.optimiser, OPTIMISERS, "optimiser")
+    checked_name(settings.schedule, SCHEDULES, "learning-rate schedule")
+    if is_static(settings.policy):
+        _check_static(settings)
+    elif is_recorded(settings.policy):
+        check_plan(settings)
+    else:
+        policy_of(settings)
+        _check_ratio(settings)
+
+
+def _check_ratio(settings: Settings) -> None:
+    """Raises where tables would show a ratio that the policy does not keep to."""
+    parameters = settings.policy_parameters
+    if settings.prune_ratio is None or settings.policy in CONTROLS:
+        return
+    if {"exploration", "exploitation"} <= set(parameters):
+        check_dials(settings.prune_ratio, parameters["exploration"], parameters["exploitation"])
+    elif not takes_ratio(Contender(settings.policy, dict(parameters))):
+        raise ConfigError(
+            f"{settings.policy!r} decides by itself how much it leaves out, got a prune ratio of "
+            f"{settings.prune_ratio}. Leave it out."
+        )
+
+
+def _check_static(settings: Settings) -> None:
+    if settings.prune_ratio is None:
+        raise ConfigError(f"the static method {settings.policy!r} needs a prune ratio.")
+    needs = build(settings.policy, **settings.policy_parameters).needs
+    if needs.scores:
+        raise ConfigError(
+            f"{settings.policy!r} needs scores made elsewhere, and a run has none. Choose with `orderdp coreset "
+            "--from-features FILE`, and train on what it writes."
+        )
+    if needs.epoch is not None and needs.epoch > settings.proxy_epochs:
+        raise ConfigError(
+            f"{settings.policy!r} needs the proxy after {needs.epoch} epochs, and it is trained for "
+            f"{settings.proxy_epochs}. Give --proxy-epochs {needs.epoch}."
+        )
+
+
+def choose_device(name: str) -> torch.device:
+    """The device called `name`; "auto" takes a graphics card if there is one."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError(f"device {name!r} cannot be used: {str(error).splitlines()[0]}") from None
+    return device
+
+
+class Runner:
+    """Runs settings one after the other, and keeps the data of the last ones.
+
+    Args:
+        out: Folder of the comparison; each run has its own in ``runs``.
+        data_dir: Where data are looked for first.
+        device: Name of the device, or "auto".
+        checkpoint_seconds: Time between checkpoints.
+        command: What was typed, for the records.
+        tensorboard: Whether to write for TensorBoard as well.
+        diagnose: Whether runs look at their gradients and kept sets more closely, and at which gradients.
+    """
+
+    def __init__(
+        self,
+        out: Path,
+        *,
+        data_dir: Path | None = None,
+        device: str = "auto",
+        checkpoint_seconds: float = 30.0,
+        command: str | None = None,
+        tensorboard: bool = False,
+        diagnose: Closeness = False,
+    ) -> None:
+        self.out = out
+        self._data_dir = data_dir
+        self.device = choose_device(device)
+        self._checkpoint_seconds = checkpoint_seconds
+        self._command = command
+        self._tensorboard = tensorboard
+        self._diagnose = diagnose
+        self._data: dict[str, Any] = {}
+
+    def run(
+        self, settings: Settings, watch: Callable[[float, int, float | None], None] | None = None
+    ) -> dict[str, Any]:
+        """Trains, or goes on with it; returns the summary."""
+        folder = self.folder(settings)
+        make_folder(folder)
+        with alone_in(folder):
+            return self._train(settings, folder, watch)
+
+    def _train(
+        self, settings: Settings, folder: Path, watch: Callable[[float, int, float | None], None] | None
+    ) -> dict[str, Any]:
+        task = self.task(settings)
+        options: dict[str, Any] = {} if watch is None else {"watch": watch}
+        if is_static(settings.policy):
+            options["static"] = choose(settings, task, folder, self.out / "proxies", self.device)
+        elif is_recorded(settings.policy):
+            options["static"] = plan_for(settings, task, folder, self.device, **options)
+        training = Training(
+            settings,
+            task,
+            folder,
+            device=self.device,
+            checkpoint_seconds=self._checkpoint_seconds,
+            command=self._command,
+            tensorboard=self._tensorboard,
+            diagnose=self._diagnose,
+            **options,
+        )
+        return training.run()
+
+    def folder(self, settings: Settings) -> Path:
+        """Where a run's records go."""
+        return self.out / "runs" / settings.run_id
+
+    def task(self, settings: Settings) -> Task:
+        """Data, model, loss and metric of the settings."""
+        if settings.task is not None:
+            return load_task(settings.task)
+        return self.task_of(self.load(settings.data), settings)
+
+    def task_of(self, data: Any, settings: Settings) -> Task:
+        """The same for data that are loaded already."""
+        from orderdp.datasets import FolderData
+        from orderdp.experiments.tasks import FolderTask, ImageTask
+
+        if isinstance(data, FolderData):
+            return FolderTask(data, settings, self.device)
+        return ImageTask(data, settings, self.device)
+
+    def load(self, name: str) -> Any:
+        """The data of this name; those of the last two names are kept."""
+        from orderdp.datasets import load
+
+        if name not in self._data:
+            if len(self._data) == _DATA_KEPT:
+                self._data.pop(next(iter(self._data)))
+            self._data[name] = load(name, self._data_dir)
+        return self._data[name]
+
+
+def make_folder(folder: Path) -> None:
+    """Makes the folder, or says why it cannot be written to."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / f".probe.{os.getpid()}"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise ConfigError(
+            f"{str(folder)!r} cannot be written to: {error.strerror or error}. Choose another --out."
+        ) from None
+
+
+_SETTINGS_FILE = "settings.json"
+
+
+class Place(NamedTuple):
+    """Where and how the runs of a grid are run."""
+
+    out: Path
+    data_dir: Path | None = None
+    device: str = "auto"
+    checkpoint_seconds: float = 30.0
+    command: str | None = None
+    threads: int | None = None
+    tensorboard: bool = False
+    diagnose: Closeness = False
+
+    def runner(self) -> Runner:
+        """Who runs them."""
+        if not self.checkpoint_seconds >= 0:  # nor NaN, which would mean never
+            raise ConfigError(f"--checkpoint-seconds must be a number, at least 0, got {self.checkpoint_seconds}.")
+        if self.threads is not None:
+            if self.threads < 1:
+                raise ConfigError(f"--threads must be at least 1, got {self.threads}.")
+            import torch
+
+            torch.set_num_threads(self.threads)
+        return Runner(
+            self.out,
+            data_dir=self.data_dir,
+            device=self.device,
+            checkpoint_seconds=self.checkpoint_seconds,
+            command=self.command,
+            tensorboard=self.tensorboard,
+            diagnose=self.diagnose,
+        )
+
+
+def remember_settings(base: Settings, out: Path) -> None:
+    """Writes down what all runs of the folder have in common, or refuses where it was something else.
+
+    Policies, ratios and seeds may be added to a comparison; anything else would set runs against each other that
+    are not alike.
+    """
+    make_folder(out)
+    path = out / _SETTINGS_FILE
+    common = {name: value for name, value in base.as_dict().items() if name not in VARIED}
+    if path.exists() and any(out.glob("runs/*/records.jsonl")):  # without a run there is nothing to differ from
+        try:
+            before = dict(json.loads(path.read_text(encoding="utf-8")))
+        except (ValueError, TypeError):
+            raise RecordError(f"{str(path)!r} is damaged. Remove it if the settings have not changed.") from None
+        free = {name: value for name, value in base.as_dict().items() if name in VARIED}
+        changed = base.differences({**before, **free})
+        if changed:
+            raise ConfigError(
+                f"{str(out)!r} holds runs with other settings: {'; '.join(changed)}. "
+                "Go on with the settings they had, or use another --out."
+            )
+        return
+    write_text(path, json.dumps(common, indent=2) + "\n")
+
+
+def check_runs(runs: Sequence[Settings], place: Place) -> None:
+    """Raises what the data set has against one of the runs, before any of them is trained.
+
+    A task of the user's own is not made for that: who knows what it costs.
+    """
+    if runs[0].task is not None:
+        return
+    task = place.runner().task(runs[0])
+    labels = getattr(task, "labels", None)
+    pruners: list[tuple[Settings, Pruner]] = []
+    for run in {replace(run, seed=0).run_id: run for run in runs}.values():
+        if is_static(run.policy):
+            count_kept(len(task.train_set), run.prune_ratio or 0.0)
+        elif is_recorded(run.policy):
+            check_task(run, task)
+        else:
+            pruners.append((run, Pruner(policy_of(run), task.train_set, epochs=run.epochs, labels=labels)))
+    for run, pruner in pruners:
+        batch_size = pruner.same_steps(run.batch_size).batch_size if run.steps == "same" else run.batch_size
+        if drops_last(task, run.drop_last):
+            check_full_batch(pruner, batch_size, run.label)
+
+
+def finished(out: Path, settings: Settings) -> Run | None:
+    """The records of a run that has come to its end, well or not; None for any other."""
+    folder = out / "runs" / settings.run_id
+    if not (folder / "records.jsonl").exists():
+        return None
+    run = read_run(folder)
+    return run if run.summary is not None else None
+
+
+def compare_all(
+    runs: Sequence[Settings],
+    place: Place,
+    *,
+    jobs: int = 1,
+    watch: Callable[[Settings, float, int, float | None], None] = lambda run, done, epochs, metric: None,
+) -> Iterator[tuple[Settings, dict[str, Any]]]:
+    """Runs what is not finished yet; yields settings and summary of each as it ends.
+
+    A run that fails is a result like any other, and the others go on.
+
+    Args:
+        runs: What to run.
+        place: Where and how.
+        jobs: How many at a time, in processes of their own.
+        watch: Told of progress.
+    """
+    waiting = [run for run in runs if finished(place.out, run) is None]
+    if jobs <= 1:
+        runner = place.runner()
+        for run in waiting:
+            yield run, runner.run(run, partial(watch, run))
+        return
+    threads = place.threads or max(1, (os.cpu_count() or 1) // jobs)
+    yield from _several(waiting, place._replace(threads=threads), jobs, watch)
+
+
+def _several(
+    waiting: list[Settings], place: Place, jobs: int, watch: Callable[[Settings, float, int, float | None], None]
+) -> Iterator[tuple[Settings, dict[str, Any]]]:
+    context = get_context("spawn")
+    listening, line = context.Pipe(duplex=False)
+    with (
+        listening,
+        line,
+        ProcessPoolExecutor(jobs, mp_context=context, initializer=follow, initargs=(listening,)) as pool,
+    ):
+        pending: dict[Future[dict[str, Any]], Settings] = {}
+        queue = iter(waiting)
+        try:
+            while True:
+                while len(pending) < jobs and (run := next(queue, None)) is not None:
+                    pending[pool.submit(_run_here, run, place)] = run
+                if not pending:
+                    return
+                done, _ = wait(pending, timeout=1.0, return_when=FIRST_COMPLETED)
+                for run in pending.values():
+                    _tell(run, place, watch)
+                for future in done:
+                    yield pending.pop(future), future.result()
+        except BrokenProcessPool:
+            raise StateError(
+                "a process that was training has been ended from outside, perhaps because memory was short. What the "
+                "others had is saved. Go on with the same command; fewer --jobs need less memory."
+            ) from None
+        except BaseException:
+            line.close()  # which ends the others, as soon as they have saved
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _run_here(settings: Settings, place: Place) -> dict[str, Any]:
+    with saving_at_the_end() as watch:
+        return place.runner().run(settings, watch)
+
+
+def _tell(run: Settings, place: Place, watch: Callable[[Settings, float, int, float | None], None]) -> None:
+    """What the records of a run in another process say of its progress."""
+    folder = place.out / "runs" / run.run_id
+    if (folder / "records.jsonl").exists():
+        epochs = read_run(folder).epochs
+        if epochs:
+            done = epochs[-1].get("progress", epochs[-1]["epoch"] / run.epochs_run)
+            watch(run, done * run.epochs_run, run.epochs_run, epochs[-1].get("metric"))
+
+
+class Judged(NamedTuple):
+    """What a further test set says of a run's model."""
+
+    settings: Settings
+    data: str
+    metric: float
+
+
+def check_tests(settings: Settings, place: Place, tests: Sequence[str]) -> None:
+    """Raises what would go wrong after the training, before anything is spent on it."""
+    runner = place.runner()
+    for data in tests:
+        _task(runner, settings, data)
+
+
+def not_judged(runs: Sequence[Settings], place: Place, data: str) -> list[Settings]:
+    """The runs that are done and whose models this test set has not seen yet."""
+    ended = ((settings, finished(place.out, settings)) for settings in runs)
+    return [settings for settings, run in ended if run is not None and run.done and data not in run.tests]
+
+
+def judge_all(runs: Sequence[Settings], place: Place, tests: Sequence[str]) -> Iterator[Judged]:
+    """Judges the models of finished runs on test sets that have not seen them; each is recorded, then yielded.
+
+    Args:
+        runs: What was run. Runs that have failed or are not finished are passed over.
+        place: Where and how.
+        tests: Data sets, by name or path, with modifiers. Their test splits are used, and nothing else of them.
+    """
+    runner = place.runner()
+    for data in tests:
+        for settings in not_judged(runs, place, data):
+            yield Judged(settings, data, _judge(runner, settings, data))
+
+
+def _judge(runner: Runner, settings: Settings, data: str) -> float:
+    folder = runner.folder(settings)
+    task = _task(runner, settings, data)
+    model = task.build_model(settings.seed).to(runner.device)
+    with alone_in(folder):
+        if not (folder / MODEL_FILE).exists():
+            raise StateError(
+                f"the trained weights {str(folder / MODEL_FILE)!r} are not there, so they cannot be judged on {data}. "
+                "Bring them back, or remove the run's folder to train it again."
+            )
+        model.load_state_dict(load_checkpoint(folder / MODEL_FILE)["model"])
+        found = evaluate(model, task, settings, runner.device)
+        RunLog(folder).test(data=data, metric=found.metric, samples=found.samples)
+    return found.metric
+
+
+def _task(runner: Runner, settings: Settings, data: str) -> Task:
+    """The run's own task with another test set; images are prepared as those that were trained on."""
+    if settings.task is not None:
+        raise ConfigError("--also-test needs --data: a task of your own brings its own test set.")
+    own, other = runner.load(settings.data), runner.load(data)
+    mine, theirs = (_form(entry) for entry in (own, other))
+    if mine != theirs:
+        raise DatasetError(
+            f"a further test set must have the classes and the shape of {settings.data}, {_said(*mine)}; "
+            f"{data} has {_said(*theirs)}."
+        )
+    return runner.task_of(replace(own, test=other.test), settings)
+
+
+def _form(data: Any) -> tuple[int, tuple[int, ...]]:
+    """How many classes, and the shape of an image."""
+    image = data.test.images[0] if isinstance(data, ImageData) else data.test[0][0]
+    return data.classes, tuple(image.shape)
+
+
+def _said(classes: int, shape: tuple[int, ...]) -> str:
+    return f"{classes} classes of {' x '.join(map(str, shape))}"
+
+
+class Probe(NamedTuple):
+    """One ratio that was tried.
+
+    Attributes:
+        prune_ratio: The ratio.
+        lossless: Whether no run failed and no loss could be measured.
+        row: What was measured.
+    """
+
+    prune_ratio: float
+    lossless: bool
+    row: Row
+
+    @property
+    def said(self) -> str:
+        """What was measured, in words, and how many runs failed."""
+        failed = len(self.row.failed)
+        return f"{self.row.verdict}; {failed} of its runs failed" if failed and self.row.runs else self.row.verdict
+
+
+def find_lossless(
+    base: Settings,
+    contender: Contender,
+    seeds: Sequence[int],
+    train: Callable[[list[Settings]], list[Run]],
+    *,
+    high: float = 0.9,
+    resolution: float = 0.05,
+) -> Iterator[Probe]:
+    """Tries ratios by bisection; the last probe that is lossless has the largest one found.
+
+    "Without a measurable loss" means that the interval of the paired differences to full data reaches up to 0, and not
+    further down than a point. What counts as measurable depends on the number of seeds: the row says within how many
+    points. A ratio about which nothing can be said counts as one with a loss, and so does one at which a run failed.
+
+    Args:
+        base: What the runs have in common.
+        contender: The policy.
+        seeds: At least two.
+        train: Runs what is not finished and returns the records of all.
+        high: The largest ratio that is tried.
+        resolution: The ratios tried are multiples of this.
+    """
+    seeds = list(dict.fromkeys(seeds))  # a run that is named twice would be trained twice at the same time
+    if len(seeds) < 2:
+        raise ConfigError(f"a loss can only be measured with at least two seeds, got {seeds}.")
+    full = [replace(base, policy="full", policy_parameters={}, prune_ratio=None, seed=seed) for seed in seeds]
+    own = replace(base, policy=contender.policy, policy_parameters=contender.parameters)
+    ratios = possible_ratios(base, contender, high=high, resolution=resolution)
+    good, bad = -1, len(ratios)
+    while bad - good > 1:
+        place = (good + bad) // 2
+        runs = [replace(own, prune_ratio=ratios[place], seed=seed) for seed in seeds]
+        row = next(row for row in compare(train(full + runs)) if row.policy == contender.policy)
+        lossless = shows_no_loss(row.against_full) and not row.failed
+        yield Probe(ratios[place], lossless, row)
+        good, bad = (place, bad) if lossless else (good, place)
+
+
+def possible_ratios(
+    base: Settings, contender: Contender, *, high: float = 0.9, resolution: float = 0.05
+) -> list[float]:
+    """The ratios that can be tried, in rising order: those that the contender can be made for.
+
+    Args:
+        base: What the runs have in common.
+        contender: The policy.
+        high: The largest ratio that is tried.
+        resolution: The ratios tried are multiples of this.
+    """
+    if not 0 < resolution <= high:
+        raise ConfigError(f"resolution must be above 0 and at most {high}, the largest ratio tried, got {resolution}.")
+    if not takes_ratio(contender):
+        raise ConfigError(f"{contender.policy!r} decides by itself how much it leaves out: there is no ratio to find.")
+    own = replace(base, policy=contender.policy, policy_parameters=contender.parameters)
+    found, reason = [], None
+    for step in range(1, math.floor(high / resolution + 1e-9) + 1):
+        ratio = round(step * resolution, 6)
+        try:
+            check(replace(own, prune_ratio=ratio))
+            found.append(ratio)
+        except ConfigError as error:
+            reason = error
+    if reason is not None and not found:
+        raise reason
+    return found

@@ -1,0 +1,370 @@
+"""MixUp and CutMix: training images blended in pairs, with a score that is still each sample's own."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from orderdp import Pruner
+from orderdp._draw import generator
+from orderdp.datasets import Augment, Pictures
+from orderdp.errors import ConfigError
+from orderdp.experiments._imports import from_outside
+from orderdp.experiments.config import Settings
+from orderdp.experiments.models import build_model, quarter_width
+from orderdp.losses import predictions
+
+if TYPE_CHECKING:
+    from orderdp.datasets import FolderData, ImageData
+
+__all__ = [
+    "FolderTask",
+    "ImageTask",
+    "Losses",
+    "Mixture",
+    "Task",
+    "blend",
+    "cutmix",
+    "drops_last",
+    "load_task",
+    "mixed_losses",
+    "mixup",
+    "task_batches",
+]
+
+
+class Mixture(NamedTuple):
+    """A batch of which each image is a blend of itself and another.
+
+    Attributes:
+        images: The blends.
+        partner: For each image, the place in the batch of the other one.
+        share: How much of each blend is the image itself, at least one half.
+    """
+
+    images: torch.Tensor
+    partner: torch.Tensor
+    share: float
+
+
+def blend(images: torch.Tensor, mixup_alpha: float, cutmix_alpha: float, rng: np.random.Generator) -> Mixture:
+    """MixUp or CutMix, whichever has an alpha above 0; one of them by chance where both have."""
+    both = mixup_alpha > 0 and cutmix_alpha > 0
+    use_cutmix = rng.random() < 0.5 if both else cutmix_alpha > 0
+    return cutmix(images, cutmix_alpha, rng) if use_cutmix else mixup(images, mixup_alpha, rng)
+
+
+def mixup(images: torch.Tensor, alpha: float, rng: np.random.Generator) -> Mixture:
+    """Blends each image with another, pixel by pixel; the share comes from Beta(alpha, alpha)."""
+    share = _share(alpha, rng)
+    partner = torch.from_numpy(rng.permutation(len(images))).to(images.device)
+    return Mixture(images * share + images[partner] * (1 - share), partner, share)
+
+
+def cutmix(images: torch.Tensor, alpha: float, rng: np.random.Generator) -> Mixture:
+    """Pastes a rectangle of another image into each; the share is that of the area left."""
+    if images.ndim < 3:
+        raise ConfigError(f"CutMix needs images, these samples have the shape {tuple(images.shape[1:])}. Use MixUp.")
+    height, width = images.shape[-2:]
+    side = np.sqrt(1 - _share(alpha, rng))
+    tall, wide = int(side * height), int(side * width)  # rounded down: the larger part stays the image's own
+    top, left = (int(rng.integers(0, room + 1)) for room in (height - tall, width - wide))
+    partner = torch.from_numpy(rng.permutation(len(images))).to(images.device)
+    mixed = images.clone()
+    mixed[..., top : top + tall, left : left + wide] = images[partner, ..., top : top + tall, left : left + wide]
+    return Mixture(mixed, partner, 1 - tall * wide / (height * width))
+
+
+def mixed_losses(
+    logits: torch.Tensor, targets: torch.Tensor, mixture: Mixture, label_smoothing: float = 0.0
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The loss to train on and the score to remember, one of each for every sample.
+
+    The loss is that of the blend: by both labels, in the blend's shares. The score is the loss by the sample's own
+    label alone: what the partner happened to be says nothing about the sample.
+    """
+    own = F.cross_entropy(logits, targets, reduction="none", label_smoothing=label_smoothing)
+    other = F.cross_entropy(logits, targets[mixture.partner], reduction="none", label_smoothing=label_smoothing)
+    return own * mixture.share + other * (1 - mixture.share), own.detach()
+
+
+def _share(alpha: float, rng: np.random.Generator) -> float:
+    # The larger part is the image itself, or its score would be that of another.
+    share = float(rng.beta(alpha, alpha))
+    return max(share, 1 - share)
+
+
+class Losses(NamedTuple):
+    """What a training batch says.
+
+    Attributes:
+        losses: One for each sample, to go backward from.
+        scores: What to remember instead of the losses, where the two differ.
+        told: What else policies may want to know, one value for each sample: correct, confidence, probability.
+    """
+
+    losses: torch.Tensor
+    scores: torch.Tensor | None = None
+    told: Mapping[str, torch.Tensor] = {}
+
+
+@runtime_checkable
+class Task(Protocol):
+    """What ``--task module:factory`` must return.
+
+    A task may also have
+
+    - ``labels``: one class for each training sample, for class balance;
+    - ``metric_name``: what the metric is called (default "accuracy");
+    - ``batches(pruner, batch_size, seed)``: an iterator of (index, batch) over the current epoch, where it has a faster
+      way than a DataLoader over ``train_set``; with a parameter ``drop_last`` where it can leave out an incomplete one;
+    - ``build_proxy(seed, width)``: a smaller model, for the policy proxy-plan; `width` is None where none was asked
+      for. There ``batches`` is given a recorder, which has ``epoch``, ``batch_sampler`` and ``loader`` as a pruner has;
+    - ``test_batches()``: the same for testing, without indices;
+    - ``loader_options``: arguments of the DataLoader, such as ``num_workers``.
+
+    Attributes:
+        train_set: A data set with a length and items by index.
+        test_set: Another.
+    """
+
+    train_set: Any
+    test_set: Any
+
+    def build_model(self, seed: int) -> nn.Module:
+        """The model, with weights that depend on the seed alone."""
+        ...
+
+    def losses(self, model: nn.Module, batch: Any) -> torch.Tensor | Losses:
+        """The loss of each sample of a training batch, with gradients."""
+        ...
+
+    def metric(self, model: nn.Module, batch: Any) -> torch.Tensor:
+        """A number for each sample of a test batch; 100 times their mean is reported."""
+        ...
+
+
+def load_task(place: str) -> Task:
+    """The task that the user's function makes."""
+    task = from_outside(place, "task")()
+    missing = [name for name in ("train_set", "test_set", "build_model", "losses", "metric") if not hasattr(task, name)]
+    if missing:
+        raise ConfigError(f"the task {place!r} must have {', '.join(missing)}. See orderdp.experiments.tasks.Task.")
+    found: Task = task
+    return found
+
+
+def task_batches(
+    task: Task, pruner: Pruner, batch_size: int, seed: int, *, drop_last: bool = False
+) -> Iterator[tuple[torch.Tensor, Any]]:
+    """Index and batch, through what is left of the current epoch."""
+    own = getattr(task, "batches", None)
+    if own is not None:
+        options = {"drop_last": True} if drop_last else {}
+        return iter(own(pruner, batch_size, seed, **options))
+    options = {"drop_last": drop_last, **getattr(task, "loader_options", {})}
+    return iter(pruner.loader(task.train_set, batch_size=batch_size, **options))
+
+
+def drops_last(task: Task, wanted: bool) -> bool:
+    """Whether incomplete batches are left out: as wanted, unless the task has batches or options of its own."""
+    own = getattr(task, "batches", None)
+    if own is not None:
+        return wanted and "drop_last" in inspect.signature(own).parameters
+    return bool(getattr(task, "loader_options", {}).get("drop_last", wanted))
+
+
+_TEST_BATCH = 1000
+
+
+class ImageTask:
+    """Trains a classifier on arrays.
+
+    Args:
+        data: The images.
+        settings: Model, augmentation, MixUp, label smoothing.
+        device: Where the model is.
+    """
+
+    metric_name = "accuracy"
+
+    def __init__(self, data: ImageData, settings: Settings, device: torch.device) -> None:
+        self.data = data
+        self.settings = settings
+        self.device = device
+        self.index_seconds = 0.0  # what choosing samples has taken, which is no part of augmentation
+        self.train_set = data.train.labels
+        self.test_set = data.test.labels
+        self.labels = data.train.labels.numpy()
+        augment = data.augment if settings.augment else Augment(padding=0, flip=False)
+        if settings.flip == "alternate":
+            if not augment.flip:
+                raise ConfigError(
+                    f"flip='alternate' needs images that are mirrored, those of {data.name!r} are not. Leave it out."
+                )
+            augment = replace(augment, flip="alternate")
+        self._train = Pictures(data.train, augment, data.mean, data.std)
+        self._test = Pictures(data.test, Augment(padding=0, flip=False), data.mean, data.std)
+        self._memory_format = torch.channels_last if settings.channels_last else torch.contiguous_format
+
+    def build_model(self, seed: int) -> nn.Module:
+        """The model of the settings, on the device."""
+        return self._built(seed, self.settings.width)
+
+    def build_proxy(self, seed: int, width: int | None) -> nn.Module:
+        """The same of another width; of a quarter of it, if none is given."""
+        return self._built(seed, quarter_width(self.settings.model, self.settings.width) if width is None else width)
+
+    def _built(self, seed: int, width: int | None) -> nn.Module:
+        shape = tuple(self.data.train.images.shape[1:])
+        model = build_model(self.settings.model, shape=shape, classes=self.data.classes, seed=seed, width=width)
+        moved: nn.Module = model.to(self.device).to(memory_format=self._memory_format)  # type: ignore[call-overload]
+        return moved
+
+    def plain_training_data(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """All training images without augmentation, for proxies."""
+        return self._train.eval_batch(torch.arange(len(self.train_set))), self.data.train.labels
+
+    def batches(
+        self, pruner: Pruner, batch_size: int, seed: int, *, drop_last: bool = False
+    ) -> Iterator[tuple[torch.Tensor, Any]]:
+        """What is left of the epoch; the pictures depend on (seed, epoch, index) alone."""
+        epoch = pruner.epoch
+        # An epoch has a sample once, so what is known at its start, or where it goes on, holds for all that is left.
+        visits = pruner.usage if self.settings.flip == "alternate" else None
+        sampler = iter(pruner.batch_sampler(batch_size, drop_last))
+        while True:
+            start = time.perf_counter()
+            indices = next(sampler, None)
+            self.index_seconds += time.perf_counter() - start
+            if indices is None:
+                return
+            index = torch.tensor(indices)
+            before = None if visits is None else visits[index]
+            images = self._placed(self._train.train_batch(index, epoch, seed, before))
+            targets = self.data.train.labels[index].to(self.device, non_blocking=True)
+            yield index, (images, targets, self._rng(seed, epoch, indices[0]))
+
+    def _rng(self, seed: int, epoch: int, first: int) -> np.random.Generator | None:
+        if not (self.settings.mixup or self.settings.cutmix):
+            return None
+        # Keyed by the batch's first sample, which no other batch of the epoch has: so a resumed run mixes alike.
+        return generator(seed, "mix", epoch, first)
+
+    def losses(self, model: nn.Module, batch: Any) -> Losses:
+        """Cross-entropy; under MixUp and CutMix the score is the sample's own."""
+        images, targets, rng = batch
+        smoothing = self.settings.label_smoothing
+        mixture = None if rng is None else blend(images, self.settings.mixup, self.settings.cutmix, rng)
+        logits = model(images if mixture is None else mixture.images)
+        if mixture is None:
+            losses = F.cross_entropy(logits, targets, reduction="none", label_smoothing=smoothing)
+            return Losses(losses, None, _Told(logits, targets))
+        losses, scores = mixed_losses(logits, targets, mixture, smoothing)
+        return Losses(losses, scores, _Told(logits, targets))
+
+    def test_batches(self) -> Iterator[Any]:
+        """The test set in order."""
+        for start in range(0, len(self.test_set), _TEST_BATCH):
+            index = torch.arange(start, min(start + _TEST_BATCH, len(self.test_set)))
+            yield self._placed(self._test.eval_batch(index)), self.test_set[index].to(self.device)
+
+    def metric(self, model: nn.Module, batch: Any) -> torch.Tensor:
+        """1 where the largest logit is that of the right class."""
+        images, targets = batch
+        right: torch.Tensor = model(images).argmax(1) == targets
+        return right.float()
+
+    def _placed(self, images: torch.Tensor) -> torch.Tensor:
+        if images.ndim == 4:
+            return images.to(self.device, non_blocking=True, memory_format=self._memory_format)
+        return images.to(self.device, non_blocking=True)
+
+
+class _Told(dict[str, torch.Tensor]):
+    """What policies may want to know, computed when the first of them asks."""
+
+    def __init__(self, logits: torch.Tensor, targets: torch.Tensor) -> None:
+        super().__init__()
+        self._source = logits.detach(), targets
+
+    def __missing__(self, name: str) -> torch.Tensor:
+        self.update(predictions(*self._source))
+        return dict.__getitem__(self, name)
+
+
+class FolderTask:
+    """Trains a classifier on a folder of images.
+
+    Args:
+        data: The images, as map-style data sets.
+        settings: Model, augmentation, MixUp, CutMix, label smoothing, order of the channels.
+        device: Where the model is.
+    """
+
+    metric_name = "accuracy"
+
+    def __init__(self, data: FolderData, settings: Settings, device: torch.device) -> None:
+        if settings.flip == "alternate":
+            raise ConfigError("images of a folder are mirrored while they are read, at random. Use flip='random'.")
+        self.data = data
+        self.settings = settings
+        self.device = device
+        self.train_set: Any = data.train if settings.augment else data.plain
+        self.test_set: Any = data.test
+        self.labels = getattr(self.train_set, "targets", None)
+        self._memory_format = torch.channels_last if settings.channels_last else torch.contiguous_format
+        workers = min(8, os.cpu_count() or 1)
+        self.loader_options = {"num_workers": workers, "pin_memory": device.type == "cuda"}
+
+    def build_model(self, seed: int) -> nn.Module:
+        """The model of the settings, on the device."""
+        return self._built(seed, self.settings.width)
+
+    def build_proxy(self, seed: int, width: int | None) -> nn.Module:
+        """The same of another width; of a quarter of it, if none is given."""
+        return self._built(seed, quarter_width(self.settings.model, self.settings.width) if width is None else width)
+
+    def _built(self, seed: int, width: int | None) -> nn.Module:
+        image, _ = self.train_set[0]
+        model = build_model(
+            self.settings.model, shape=tuple(image.shape), classes=self.data.classes, seed=seed, width=width
+        )
+        moved: nn.Module = model.to(self.device).to(memory_format=self._memory_format)  # type: ignore[call-overload]
+        return moved
+
+    def losses(self, model: nn.Module, batch: Any) -> Losses:
+        """Cross-entropy; under MixUp and CutMix the score is the sample's own."""
+        images, targets = self._placed(batch)
+        smoothing = self.settings.label_smoothing
+        if not (self.settings.mixup or self.settings.cutmix):
+            logits = model(images)
+            losses = F.cross_entropy(logits, targets, reduction="none", label_smoothing=smoothing)
+            return Losses(losses, None, predictions(logits, targets))
+        # From torch's generator: a run has one of its own, which its checkpoints hold.
+        mixture = blend(
+            images, self.settings.mixup, self.settings.cutmix, generator(int(torch.randint(1 << 31, ())), "mix")
+        )
+        logits = model(mixture.images)
+        losses, scores = mixed_losses(logits, targets, mixture, smoothing)
+        return Losses(losses, scores, predictions(logits, targets))
+
+    def metric(self, model: nn.Module, batch: Any) -> torch.Tensor:
+        """1 where the largest logit is that of the right class."""
+        images, targets = self._placed(batch)
+        right: torch.Tensor = model(images).argmax(1) == targets
+        return right.float()
+
+    def _placed(self, batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        images, targets = batch
+        placed = images.to(self.device, non_blocking=True, memory_format=self._memory_format)
+        return placed, targets.to(self.device, non_blocking=True)

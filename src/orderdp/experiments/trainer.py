@@ -1,0 +1,578 @@
+"""What TensorBoard shows of a run, through torch's own writer."""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from orderdp import Policy, Pruner, load_checkpoint, save_checkpoint
+from orderdp._torch import GlobalGenerators
+from orderdp.errors import ConfigError, DatasetError, NonFiniteLossError, OrderDPWarning, StateError, UnknownSizeError
+from orderdp.experiments.config import CONTROLS, Settings
+from orderdp.experiments.diagnosing import Closeness, Diagnosis
+from orderdp.experiments.optimizers import SCHEDULES, IterateAverage, build_optimiser
+from orderdp.experiments.records import RunLog, describe_host, read_run, versions
+from orderdp.experiments.selected_once import StaticChoice
+from orderdp.experiments.tasks import Losses, Task, drops_last, task_batches
+from orderdp.experiments.timing import NOT_COUNTED, PARTS, Stopwatch, uninterrupted
+from orderdp.policies import Budget, FullData, build_at
+
+__all__ = [
+    "MODEL_FILE",
+    "Board",
+    "DivergedError",
+    "Judgement",
+    "Learner",
+    "SingleSampleError",
+    "Training",
+    "check_full_batch",
+    "evaluate",
+    "policy_of",
+    "precision",
+]
+
+
+_SHOWN = ("loss", "metric", "lr", "samples", "saved", "coverage", "staleness")
+
+
+class Board:
+    """Writes the numbers of each epoch.
+
+    Args:
+        folder: Where to; ``tensorboard --logdir`` takes it or any folder above it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise ConfigError("logging for TensorBoard needs it: pip install 'orderdp[workbench]'.") from None
+        self._writer = SummaryWriter(str(folder))
+
+    def epoch(self, record: Mapping[str, Any]) -> None:
+        """Adds the record of an epoch."""
+        numbers = {name: record.get(name) for name in _SHOWN}
+        numbers.update({name: value for name, value in record.items() if name.endswith("_seconds")})
+        found = record.get("diagnostics") or {}
+        numbers.update({f"diagnostics/{name}": value for name, value in found.items()})
+        for name, value in numbers.items():
+            if value is not None:
+                self._writer.add_scalar(name, value, record["epoch"])
+        self._writer.flush()
+
+
+class Judgement(NamedTuple):
+    """What a test set says of a model.
+
+    Attributes:
+        metric: Mean over the samples, in percent.
+        samples: How many there are.
+    """
+
+    metric: float
+    samples: int
+
+
+def evaluate(model: nn.Module, task: Task, settings: Settings, device: torch.device) -> Judgement:
+    """Tests the model, which is in evaluation mode afterwards."""
+    model.eval()
+    total, count = 0.0, 0
+    with torch.no_grad(), precision(settings, device):
+        for batch in _test_batches(task, settings):
+            values = _checked(task.metric(model, batch))
+            total += values.double().sum().item()
+            count += len(values)
+    if count == 0:
+        raise DatasetError("the test set must have samples, got none: there is nothing to test the model on.")
+    return Judgement(100 * total / count, count)
+
+
+def _checked(values: Any) -> torch.Tensor:
+    """A number for each sample, or an error: the mean over batches of unequal size would be another number."""
+    if not isinstance(values, torch.Tensor) or values.ndim == 0 or values.numel() != len(values):
+        got = f"shape {tuple(values.shape)}" if isinstance(values, torch.Tensor) else f"{type(values).__name__}"
+        raise ConfigError(
+            f"a task's metric must return a tensor with a number for each sample of the batch, got {got}. Leave the "
+            "mean to the workbench."
+        )
+    return values
+
+
+def precision(settings: Settings, device: torch.device) -> AbstractContextManager[Any]:
+    """Mixed precision, where the settings ask for it."""
+    if not settings.amp:
+        return nullcontext()
+    kind = torch.float16 if device.type == "cuda" else torch.bfloat16
+    return torch.autocast(device.type, dtype=kind)
+
+
+def _test_batches(task: Task, settings: Settings) -> Any:
+    own = getattr(task, "test_batches", None)
+    if own is not None:
+        return own()
+    options = getattr(task, "loader_options", {})
+    return torch.utils.data.DataLoader(task.test_set, batch_size=settings.batch_size, **options)
+
+
+class Learner:
+    """A model with its optimiser, learning rate, precision and average.
+
+    Args:
+        settings: The run's.
+        task: Model, loss, metric.
+        device: Where the model is.
+
+    Attributes:
+        model: Not compiled.
+        optimiser: Its learning rate is set at every step.
+        scaler: Of mixed precision; it does nothing where there is none.
+        steps: How many have been made.
+    """
+
+    def __init__(self, settings: Settings, task: Task, device: torch.device) -> None:
+        self.model = task.build_model(settings.seed).to(device)
+        self.optimiser = build_optimiser(
+            settings.optimiser,
+            self.model,
+            lr=settings.lr,
+            momentum=settings.momentum,
+            nesterov=settings.nesterov,
+            weight_decay=settings.weight_decay,
+        )
+        self.scaler = torch.amp.GradScaler(device.type, enabled=settings.amp and device.type == "cuda")
+        self.steps = 0
+        self._called: nn.Module = torch.compile(self.model) if settings.compile else self.model  # type: ignore[assignment]
+        self._average = IterateAverage(self.model) if settings.average else None
+        self._settings = settings
+        self._task = task
+        self._device = device
+
+    @property
+    def lr(self) -> float:
+        """The learning rate of the last step."""
+        return float(self.optimiser.param_groups[0]["lr"])
+
+    @property
+    def result(self) -> nn.Module:
+        """The model that training is for: the last one, or the average."""
+        return self.model if self._average is None else self._average.model.module
+
+    def train(self) -> None:
+        """Before an epoch."""
+        self._called.train()
+
+    def losses(self, batch: Any) -> Losses:
+        """What the model makes of a batch."""
+        with precision(self._settings, self._device):
+            found = self._task.losses(self._called, batch)
+        return found if isinstance(found, Losses) else Losses(found)
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Adds the loss's gradients to those of the step."""
+        self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+
+    def step(self, done: float, scale: float) -> None:
+        """A step of the optimiser, when this share of all steps is done; `scale` is the policy's for its rate."""
+        lr = self._settings.lr * SCHEDULES[self._settings.schedule](done) * scale
+        for parameters in self.optimiser.param_groups:
+            parameters["lr"] = lr
+        self.scaler.step(self.optimiser)
+        self.scaler.update()
+        self.optimiser.zero_grad(set_to_none=True)
+        self.steps += 1
+        if self._average is not None:
+            self._average.add(self.model, lr)
+
+    def judge(self, last: bool) -> float:
+        """The metric on the test set; that of the average only when training is over, since it is of no use before."""
+        averaged = last and self._average is not None
+        return evaluate(self.result if averaged else self._called, self._task, self._settings, self._device).metric
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run needs, but for the number of steps."""
+        return {
+            "model": self.model.state_dict(),
+            "optimiser": self.optimiser.state_dict(),
+            "scaler": self.scaler.state_dict(),
+            "average": None if self._average is None else self._average.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Puts back what `state_dict` gave; other entries are left alone."""
+        self.model.load_state_dict(state["model"])
+        self.optimiser.load_state_dict(state["optimiser"])
+        self.scaler.load_state_dict(state["scaler"])
+        if self._average is not None:
+            self._average.load_state_dict(state["average"])
+
+
+MODEL_FILE = "model.pt"
+"""The trained weights, in the folder of a run that is done."""
+
+
+_CHECKPOINT = "checkpoint.pt"
+
+
+_REPORTED = ("saved", "nominal_saved", "coverage", "staleness", "learned")
+
+
+_COUNTS = ("batch", "recorded", "samples", "loss_count", "metric")
+
+
+def check_full_batch(pruner: Pruner, batch_size: int, label: str) -> None:
+    """Raises where an epoch may be smaller than a batch, so that nothing of it would be trained on."""
+    fewest, _ = pruner.size_bounds(0)
+    if fewest < batch_size:
+        raise ConfigError(
+            f"an epoch of {label} may have {fewest} samples, less than one batch of {batch_size}, and incomplete "
+            "batches are left out. Choose a smaller --batch-size, prune less, or give --keep-last."
+        )
+
+
+class DivergedError(Exception):
+    """The loss is no number any more; the run is over."""
+
+
+class _OtherSettingsError(StateError):
+    """The checkpoint is whole, and of another run."""
+
+
+class SingleSampleError(Exception):
+    """A batch is a single sample, and the model cannot be trained on one; the run is over."""
+
+
+def policy_of(settings: Settings) -> Policy:
+    """The policy of a run; controls train on all data."""
+    if settings.policy == "reduced" and settings.prune_ratio is not None:
+        return Budget(round(1 - settings.prune_ratio, 12), policy=FullData())
+    if settings.policy in CONTROLS:
+        return FullData()
+    return build_at(settings.policy, settings.prune_ratio, **settings.policy_parameters)
+
+
+class Training:
+    """A run in a folder of its own.
+
+    Args:
+        settings: What to run.
+        task: Data, model, loss, metric.
+        folder: Where records and checkpoint go. What is there already is gone on with.
+        device: Where the model is.
+        checkpoint_seconds: Time between checkpoints, also within an epoch.
+        command: What was typed, for the records.
+        tensorboard: Whether to write for TensorBoard as well.
+        watch: Called after every step with (epochs done, epochs, metric so far).
+        static: A coreset or a plan that was made beforehand, and its cost; it takes the place of the settings' policy.
+        diagnose: Whether to look at gradients and kept sets more closely; "steps" leaves out the gradient of all data.
+            It changes no other number of the run.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        task: Task,
+        folder: Path,
+        *,
+        device: torch.device,
+        checkpoint_seconds: float = 30.0,
+        command: str | None = None,
+        tensorboard: bool = False,
+        watch: Callable[[float, int, float | None], None] = lambda done, epochs, metric: None,
+        static: StaticChoice | None = None,
+        diagnose: Closeness = False,
+    ) -> None:
+        self.settings = settings
+        self.folder = folder
+        self._task = task
+        self._device = device
+        self._checkpoint_seconds = checkpoint_seconds
+        self._command = command
+        self._watch = watch
+        self._log = RunLog(folder)
+        self._board = Board(folder / "tensorboard") if tensorboard else None
+        self._static = static
+        self._policy = policy_of(settings) if static is None else static.policy
+        labels = getattr(task, "labels", None)
+        self._pruner = Pruner(
+            self._policy, task.train_set, seed=settings.seed, epochs=settings.epochs, labels=labels, on_nan="raise"
+        )
+        self._drop_last = drops_last(task, settings.drop_last)
+        self._batch_size, self._lr_factor = settings.batch_size, 1.0
+        if static is not None and static.batch_size is not None:  # also by the setting `steps`
+            self._batch_size, self._lr_factor = static.batch_size, static.batch_size / settings.batch_size
+        elif settings.steps == "same":
+            self._batch_size, self._lr_factor = self._pruner.same_steps(settings.batch_size)
+        if self._drop_last:
+            check_full_batch(self._pruner, self._batch_size, settings.label)
+        self._learner = Learner(settings, task, device)
+        self._generators = GlobalGenerators.seeded(settings.seed, device)  # to begin with
+        self._diagnosis = Diagnosis(self._pruner, self._learner.model, task, settings, folder, closeness=diagnose)
+        self._total_steps = self._steps_known()
+        self._watch_time = Stopwatch()
+        self._batch = 0  # of the current epoch
+        self._recorded = 0  # epochs that are tested and in the records
+        self._samples = 0
+        self._loss_sum = torch.zeros((), device=device)
+        self._loss_count = 0
+        self._in_step = False
+        self._metric: float | None = None
+        self._epoch_start = (0, dict(self._watch_time.seconds))
+        self._saved_at = time.monotonic()
+
+    # -- the run -------------------------------------------------------------------------------------------------
+
+    def run(self) -> dict[str, Any]:
+        """Trains to the end, or goes on to it; returns the summary. A finished run is not run again."""
+        finished = self._finished()
+        if finished is not None:
+            return finished
+        self._resume()
+        self._diagnosis.begin(self._recorded)
+        self._log.start(
+            {**self.settings.as_dict(), "label": self.settings.label},
+            versions=versions(),
+            host=describe_host(self._device),
+            command=self._command,
+            diagnose=self._diagnosis.closeness,
+        )
+        if self._static is not None and self._static.failed is not None:
+            return self._finish("failed", self._static.failed)
+        with self._generators.used(self._device), warnings.catch_warnings():
+            warnings.simplefilter("ignore", OrderDPWarning)  # real ratios and the like are in the records
+            try:
+                self._end_pending_epoch()
+                while not self._pruner.done:
+                    self._train_epoch()
+            except (DivergedError, SingleSampleError, NonFiniteLossError) as error:
+                # What happened; the advice that may follow is for loops of one's own, which can say on_nan="warn".
+                return self._finish("failed", str(error).partition(". ")[0])
+            except (KeyboardInterrupt, BrokenPipeError):  # the second: nobody reads what is said of the progress
+                if not self._in_step:  # else what is there does not fit together, and the last checkpoint does
+                    self._save()
+                raise
+        return self._finish("done", None)
+
+    def _finished(self) -> dict[str, Any] | None:
+        return read_run(self.folder).summary if self._log.path.exists() else None
+
+    def _end_pending_epoch(self) -> None:
+        """An epoch that was trained to its last step when the run was interrupted, but not tested and recorded."""
+        if self._pruner.epoch > self._recorded:
+            with self._watch_time.running():
+                self._end_epoch(self._pruner.epoch)
+
+    def _train_epoch(self) -> None:
+        with self._watch_time.running():
+            number = self._pruner.epoch
+            self._learner.train()
+            with self._watch_time.part("selection"):
+                sampler = self._pruner.batch_sampler(self._batch_size, self._drop_last)
+                next(iter(sampler), None)
+                batches_left = len(sampler)
+                scale = self._pruner.lr_scale * self._lr_factor
+            batches = task_batches(
+                self._task, self._pruner, self._batch_size, self.settings.seed, drop_last=self._drop_last
+            )
+            while self._whole_step(batches, batches_left, scale):
+                self._watch(self._pruner.progress * self.settings.epochs_run, self.settings.epochs_run, self._metric)
+                if time.monotonic() - self._saved_at > self._checkpoint_seconds:
+                    self._save()
+            if self._pruner.epoch == number:
+                raise StateError(f"epoch {number + 1} came to its end without progress: its data set is empty.")
+            self._end_epoch(number + 1)
+
+    def _whole_step(self, batches: Any, batches_in_epoch: int, scale: float) -> bool:
+        """One step that is made whole, whenever somebody interrupts; False at the end of the epoch."""
+        with uninterrupted():
+            self._in_step = True
+            went_on = self._one_step(batches, batches_in_epoch, scale)
+            self._in_step = False
+        return went_on
+
+    def _one_step(self, batches: Any, batches_in_epoch: int, scale: float) -> bool:
+        """Up to `accumulate` batches and one step of the optimiser; False at the end of the epoch."""
+        group = self.settings.accumulate
+        first = self._batch - self._batch % group
+        parts = max(1, min(group, batches_in_epoch - first))
+        for part in range(parts):
+            begun, waited = time.perf_counter(), getattr(self._task, "index_seconds", 0.0)
+            index, batch = next(batches, (None, None))
+            if index is None:
+                return False
+            found = self._losses(index, batch)
+            forward = time.perf_counter() - begun - (getattr(self._task, "index_seconds", 0.0) - waited)
+            loss = self._pruner.update(index, found.losses.float(), found.scores, **self._told(found))
+            begun = time.perf_counter()
+            self._learner.backward(loss / parts if parts > 1 else loss)
+            if part == parts - 1:
+                diagnosis = self._diagnosis.step(self._learner.scaler, self._device)
+                self._watch_time.seconds["diagnosis"] += diagnosis
+                begun += diagnosis
+                self._learner.step(self._share_done(), scale)
+            self._watch_time.seconds["training"] += forward + time.perf_counter() - begun
+            self._loss_sum += found.losses.detach().float().sum()
+            self._loss_count += len(index)
+            self._samples += len(index)
+            self._batch += 1
+        return True
+
+    def _losses(self, index: torch.Tensor, batch: Any) -> Losses:
+        try:
+            return self._learner.losses(batch)
+        except ValueError as error:
+            if len(index) > 1 or "more than 1 value per channel" not in str(error):
+                raise
+            raise SingleSampleError(
+                f"the last batch of epoch {self._pruner.epoch + 1} is a single sample, on which batch normalisation "
+                "cannot be trained; another batch size would help"
+            ) from None
+
+    def _told(self, found: Losses) -> dict[str, Any]:
+        """What the policy wants to know besides losses."""
+        try:
+            return {name: found.told[name] for name in self._pruner.update_arguments}
+        except KeyError as error:
+            raise ConfigError(
+                f"policy {self.settings.policy!r} needs to be told {error.args[0]!r} of each sample, and the task does "
+                "not tell it. Return Losses(losses, told=predictions(logits, targets)), with predictions of "
+                "orderdp.losses."
+            ) from None
+
+    def _share_done(self) -> float:
+        if self._total_steps is None:
+            return self._pruner.progress
+        return self._learner.steps / max(1, self._total_steps - 1)
+
+    def _end_epoch(self, number: int) -> None:
+        loss = (self._loss_sum / max(1, self._loss_count)).item()
+        if not math.isfinite(loss):
+            raise DivergedError(f"the loss became {loss} in epoch {number}")
+        last = self._pruner.done
+        metric = None
+        if last or number % self.settings.evaluate_every == 0:
+            with self._watch_time.part("evaluation"):
+                metric = self._metric = self._learner.judge(last)
+        with uninterrupted():
+            self._record_epoch(number, loss, metric)
+            self._diagnosis.advance()
+            self._recorded, self._batch, self._loss_count = number, 0, 0
+            self._loss_sum.zero_()
+            self._epoch_start = (self._samples, dict(self._watch_time.seconds))
+
+    def _steps_known(self) -> int | None:
+        settings = self.settings
+        try:
+            return self._pruner.steps(
+                settings.epochs, self._batch_size, drop_last=self._drop_last, accumulate=settings.accumulate
+            )
+        except UnknownSizeError:
+            return None
+
+    # -- records -------------------------------------------------------------------------------------------------
+
+    def _record_epoch(self, number: int, loss: float, metric: float | None) -> None:
+        diagnosis = self._diagnosis.epoch(number, self._watch_time)
+        report = self._pruner.report()
+        samples, seconds = self._epoch_start
+        self._watch_time.settle()  # or an epoch would have the overhead of the one before
+        told: dict[str, Any] = {name: report[name] for name in _REPORTED}
+        told.update(self._watch_time.since(seconds))
+        told.update(epoch=number, samples=self._samples - samples, loss=loss, metric=metric, **diagnosis)
+        told["progress"] = self._pruner.progress
+        self._log.epoch(**told, lr=self._learner.lr)
+        if self._board is not None:
+            self._board.epoch(told)
+
+    def _finish(self, status: str, reason: str | None) -> dict[str, Any]:
+        seconds = self._watch_time.seconds
+        n, batch_size = self._pruner.n, self.settings.batch_size
+        full = self.settings.epochs * (n - n % batch_size if self._drop_last and n >= batch_size else n)
+        proxy_seconds = None if self._static is None else self._static.seconds
+        cost = sum(seconds[part] for part in PARTS if part not in NOT_COUNTED) + (proxy_seconds or 0.0)
+        parts: dict[str, Any] = {f"{part}_seconds": seconds[part] for part in PARTS}
+        if self._static is not None and self._static.samples is not None:
+            parts["proxy_samples"] = self._static.samples
+        if status == "done":  # first: a run that says it is done has its weights
+            save_checkpoint(self.folder / MODEL_FILE, {"model": self._learner.result.state_dict()})
+        self._log.summary(
+            status,
+            reason=reason,
+            metric=self._metric if status == "done" else None,
+            samples=self._samples,
+            full_samples=full,
+            saved=1 - self._samples / full,
+            node_hours=cost / 3600,
+            proxy_seconds=proxy_seconds,
+            usage=torch.bincount(self._pruner.usage).tolist(),
+            metric_name=getattr(self._task, "metric_name", "accuracy"),
+            **parts,
+        )
+        (self.folder / _CHECKPOINT).unlink(missing_ok=True)  # a finished run needs none, and a grid of them much room
+        summary = read_run(self.folder).summary
+        assert summary is not None
+        return summary
+
+    # -- checkpoints ---------------------------------------------------------------------------------------------
+
+    def _save(self) -> None:
+        self._watch_time.settle()
+        generators = GlobalGenerators.now(self._device)
+        state = {
+            "settings": self.settings.as_dict(),
+            **self._learner.state_dict(),
+            "pruner": self._pruner.state_dict(),
+            "diagnosis": self._diagnosis.state_dict(),
+            "rng": generators.host,
+            "device_rng": generators.device,
+            "counts": {"step": self._learner.steps, **{name: getattr(self, f"_{name}") for name in _COUNTS}},
+            "loss_sum": self._loss_sum.cpu(),
+            "seconds": dict(self._watch_time.seconds),
+            "epoch_start": {"samples": self._epoch_start[0], "seconds": self._epoch_start[1]},
+        }
+        save_checkpoint(self.folder / _CHECKPOINT, state)
+        self._saved_at = time.monotonic()
+
+    def _resume(self) -> None:
+        """Goes on from the checkpoint, if there is one."""
+        path = self.folder / _CHECKPOINT
+        for left in self.folder.glob(f".{_CHECKPOINT}.*.tmp"):  # by a kill while a checkpoint was written
+            left.unlink(missing_ok=True)
+        if not path.exists():
+            return
+        try:
+            self._take_up(load_checkpoint(path))
+        except (KeyError, TypeError, RuntimeError, StateError) as error:
+            if isinstance(error, _OtherSettingsError):
+                raise
+            reason = str(error).strip().partition("\n")[0]
+            raise StateError(
+                f"the checkpoint {str(path)!r} cannot be gone on with: it is damaged, or of another version or model "
+                f"({reason}). Remove it to train this run from its beginning."
+            ) from error
+
+    def _take_up(self, state: dict[str, Any]) -> None:
+        changed = self.settings.differences(state["settings"])
+        if changed:
+            raise _OtherSettingsError(
+                f"the checkpoint in {self.folder} is of a run with other settings: {'; '.join(changed)}. "
+                "Resume with the settings it had, or use another folder."
+            )
+        self._learner.load_state_dict(state)
+        self._pruner.load_state_dict(state["pruner"])
+        self._diagnosis.load_state_dict(state.get("diagnosis"))
+        self._generators = self._generators.from_checkpoint(state["rng"], state.get("device_rng"))
+        self._learner.steps = state["counts"]["step"]
+        for name in _COUNTS:
+            setattr(self, f"_{name}", state["counts"][name])
+        self._loss_sum = state["loss_sum"].to(self._device)
+        nothing = dict.fromkeys(PARTS, 0.0)  # of parts that the checkpoint's version did not know
+        self._watch_time.seconds = {**nothing, **state["seconds"]}
+        self._epoch_start = (state["epoch_start"]["samples"], {**nothing, **state["epoch_start"]["seconds"]})

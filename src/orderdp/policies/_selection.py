@@ -1,0 +1,177 @@
+"""What most policies need: counts, uniform draws, the largest scores, a random order. All a function of the context."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import is_dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from orderdp import _draw as draw
+from orderdp._draw import key64
+from orderdp.errors import ConfigError
+from orderdp.policy import Context, Policy, Rows
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = [
+    "at_least_one",
+    "count_kept",
+    "hardest_first",
+    "has_ratio",
+    "is_annealed",
+    "mean_and_variance",
+    "mean_only",
+    "proportional",
+    "ratio_name",
+    "shuffled",
+    "streams",
+    "tie_key",
+    "top",
+    "uniform",
+    "weighted",
+    "with_ratio",
+]
+
+
+def count_kept(n: int, prune_ratio: float) -> int:
+    """How many of `n` are left at this ratio: the nearest whole number, at least one or an error."""
+    kept = round((1 - prune_ratio) * n)
+    if kept < 1:
+        raise ConfigError(f"prune_ratio={prune_ratio} keeps {kept} of {n} samples; at least one must be left.")
+    return kept
+
+
+def streams(context: Context) -> draw.Streams:
+    """The random streams of this epoch's draw."""
+    return partial(context.rng, "epoch", context.epoch)
+
+
+def tie_key(context: Context) -> int:
+    """The key by which equal scores are ordered this epoch."""
+    return key64(context.seed, "ties", context.epoch)
+
+
+def shuffled(indices: np.ndarray, context: Context) -> np.ndarray:
+    """The indices in a random order. Uses their memory for it."""
+    return draw.visiting_order(indices, context.n, context.rng("epoch", context.epoch, "order"))
+
+
+def top(scores: np.ndarray, count: int, context: Context) -> np.ndarray:
+    """The indices of the `count` largest scores, ascending; equal ones are chosen among fairly."""
+    return draw.top_of_pool(scores.astype(np.float32), count, tie_key(context)) if count else np.empty(0, np.int64)
+
+
+def uniform(candidates: np.ndarray, count: int, context: Context, tag: str) -> np.ndarray:
+    """A uniform draw of `count` of the candidates, in their order; `tag` names its stream."""
+    if count >= len(candidates):
+        return candidates
+    chosen = draw.pool_mask(len(candidates), count, partial(context.rng, "epoch", context.epoch, tag))
+    drawn: np.ndarray = candidates[chosen]
+    return drawn
+
+
+def hardest_first(candidates: np.ndarray, scores: np.ndarray, context: Context) -> np.ndarray:
+    """The candidates from the largest score to the smallest, equal ones in random order."""
+    ranked: np.ndarray = candidates[draw.ranking(scores[candidates], context.rng("epoch", context.epoch, "ranks"))]
+    return ranked
+
+
+def weighted(logarithms: np.ndarray, count: int, context: Context) -> np.ndarray:
+    """Places of `count` weights, drawn one after the other without replacement, in proportion to those left.
+
+    Args:
+        logarithms: Those of the weights, which may be too small to be written out.
+        count: How many to draw.
+        context: Whose random stream is used.
+    """
+    if count == 0:
+        return np.empty(0, np.int64)
+    # The smallest of exponential numbers divided by the weights are such a draw.
+    luck = context.rng("epoch", context.epoch, "weighted").standard_exponential(len(logarithms))
+    with np.errstate(divide="ignore"):
+        keys = np.log(luck) - logarithms
+    return np.argpartition(keys, count - 1)[:count]
+
+
+def is_annealed(share: float | None, context: Context, policy: str) -> bool:
+    """Whether the epoch comes after this share of all; None for never."""
+    if share is None:
+        return False
+    if context.epochs is None:
+        raise ConfigError(
+            "annealing needs to know how many epochs are planned. Give Pruner(..., epochs=...), or switch it off "
+            f"with {policy}(..., annealing=None)."
+        )
+    # In whole epochs: a comparison of floats would miss the start at some numbers of epochs.
+    return context.epoch >= math.ceil(round(share * context.epochs, 9))
+
+
+def at_least_one(kept: np.ndarray, scores: np.ndarray) -> np.ndarray:
+    """The mask, with the largest score in it where chance has left nothing."""
+    if not kept.any():
+        kept[int(np.argmax(scores))] = True
+    return kept
+
+
+def proportional(members: np.ndarray, total: int) -> np.ndarray:
+    """How many of each group when `total` are shared out by the groups' sizes; exact in sum, no group overdrawn.
+
+    By largest remainders; and as long as there are enough, no group goes without.
+
+    >>> proportional(np.array([70, 25, 5]), 10).tolist()
+    [7, 2, 1]
+    >>> proportional(np.array([97, 2, 1]), 10).tolist()
+    [8, 1, 1]
+    """
+    everything = int(members.sum())
+    budgets = np.array([int(size) * total // everything for size in members], dtype=np.int64)
+    remainders = np.array([int(size) * total % everything for size in members], dtype=np.float64)
+    if total >= int((members > 0).sum()):
+        without = (budgets == 0) & (members > 0)
+        budgets[without], remainders[without] = 1, -1.0
+    left = total - int(budgets.sum())
+    budgets[np.argsort(-remainders, kind="stable")[: max(0, left)]] += 1
+    for _ in range(-left):
+        budgets[int(np.argmax(budgets))] -= 1
+    return budgets
+
+
+def ratio_name(policy: Any) -> str:
+    """Which parameter of a policy, or of its class, is its ratio."""
+    return str(getattr(policy, "ratio_name", "prune_ratio"))
+
+
+def has_ratio(policy: Any) -> bool:
+    """Whether there is a ratio that could be changed."""
+    return hasattr(policy, "with_ratio") or (is_dataclass(policy) and hasattr(policy, ratio_name(policy)))
+
+
+def with_ratio(policy: Policy, prune_ratio: float) -> Policy:
+    """The same policy at another ratio."""
+    own: Callable[[float], Policy] | None = getattr(policy, "with_ratio", None)
+    if own is not None:
+        return own(prune_ratio)
+    changed: Policy = replace(policy, **{ratio_name(policy): prune_ratio})  # type: ignore[type-var]
+    return changed
+
+
+def mean_only(rows: Rows, losses: torch.Tensor, alpha: float) -> dict[str, torch.Tensor]:
+    """The average of the losses as "score"; the first loss of a sample is its average."""
+    old = rows["score"]
+    return {"score": losses.where(old.isinf(), old + alpha * (losses - old))}
+
+
+def mean_and_variance(rows: Rows, losses: torch.Tensor, alpha: float) -> dict[str, torch.Tensor]:
+    """The average as "score" and the average squared distance from it as "variance", 0 after the first loss."""
+    mean, variance = rows["score"], rows["variance"]
+    first = mean.isinf()
+    distance = (losses - mean).masked_fill(first, 0.0)
+    return {
+        "score": losses.where(first, mean + alpha * distance),
+        "variance": (1 - alpha) * (variance + alpha * distance.square()),
+    }

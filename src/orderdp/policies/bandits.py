@@ -1,0 +1,94 @@
+"""EpsilonGreedy: mostly the largest average losses, some at random."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from orderdp._validation import check_ratio
+from orderdp.errors import ConfigError
+from orderdp.policies._selection import count_kept, mean_and_variance, mean_only, shuffled, top, uniform
+from orderdp.policy import Column, Context, Rows, Selection, Table
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["UCB", "EpsilonGreedy"]
+
+
+@dataclass(frozen=True)
+class EpsilonGreedy:
+    """A share of 1 - epsilon of the budget by the largest average loss, the rest uniformly from the others.
+
+    Args:
+        prune_ratio: Share left out each epoch, in [0, 1).
+        epsilon: Share of the budget that is drawn at random.
+        alpha: Weight of the newest loss in the average.
+    """
+
+    prune_ratio: float
+    _: KW_ONLY
+    epsilon: float = 0.1
+    alpha: float = 0.2
+
+    def __post_init__(self) -> None:
+        check_ratio("prune_ratio", self.prune_ratio)
+        check_ratio("epsilon", self.epsilon, one_allowed=True)
+        check_ratio("alpha", self.alpha, zero_allowed=False, one_allowed=True)
+
+    def size(self, n: int, context: Context) -> int:
+        """The nearest whole number to the share kept."""
+        return count_kept(n, self.prune_ratio)
+
+    def remember(self, rows: Rows, losses: torch.Tensor) -> dict[str, torch.Tensor]:
+        """An exponential average."""
+        return mean_only(rows, losses, self.alpha)
+
+    def select(self, table: Table, context: Context) -> Selection:
+        """The largest averages, and some of the rest."""
+        k = self.size(context.n, context)
+        at_random = round(self.epsilon * k)
+        greedy = top(table["score"], k - at_random, context)
+        others = np.ones(context.n, dtype=np.bool_)
+        others[greedy] = False
+        drawn = uniform(np.flatnonzero(others), at_random, context, "random")
+        return Selection(shuffled(np.concatenate((greedy, drawn)), context))
+
+
+@dataclass(frozen=True)
+class UCB:
+    """The largest mean + c * variance of the loss, both exponential averages.
+
+    Args:
+        prune_ratio: Share left out each epoch, in [0, 1).
+        c: How much the variance counts.
+        alpha: Weight of the newest loss in the averages.
+    """
+
+    prune_ratio: float
+    _: KW_ONLY
+    c: float = 1.0
+    alpha: float = 0.2
+
+    columns = (Column("variance", initial=0.0),)
+
+    def __post_init__(self) -> None:
+        check_ratio("prune_ratio", self.prune_ratio)
+        check_ratio("alpha", self.alpha, zero_allowed=False, one_allowed=True)
+        if not (isinstance(self.c, int | float) and 0 <= self.c < float("inf")):
+            raise ConfigError(f"c must be a number, at least 0, got {self.c!r}.")
+
+    def size(self, n: int, context: Context) -> int:
+        """The nearest whole number to the share kept."""
+        return count_kept(n, self.prune_ratio)
+
+    def remember(self, rows: Rows, losses: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Exponential averages of the loss and of its variance."""
+        return mean_and_variance(rows, losses, self.alpha)
+
+    def select(self, table: Table, context: Context) -> Selection:
+        """The largest bounds; a sample that was never seen has none above it."""
+        bounds = table["score"] + self.c * table["variance"]
+        return Selection(shuffled(top(bounds, self.size(context.n, context), context), context))

@@ -1,0 +1,313 @@
+"""FullData: nothing is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import KW_ONLY, dataclass, field
+from hashlib import blake2b
+from itertools import chain, repeat
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from orderdp import _draw as draw
+from orderdp._validation import check_ratio
+from orderdp.errors import ConfigError
+from orderdp.policies._selection import count_kept, shuffled, streams
+from orderdp.policy import Context, Selection, Table
+
+if TYPE_CHECKING:
+    from orderdp.plans import Plan
+
+__all__ = ["RS2", "DynamicRandom", "Fixed", "FullData", "FunctionPolicy", "Replay"]
+
+
+@dataclass(frozen=True)
+class FullData:
+    """All samples, shuffled: what every other policy is compared with.
+
+    >>> FullData().size(10, Context(n=10, epoch=0))
+    10
+    """
+
+    needs_feedback = False
+
+    def size(self, n: int, context: Context) -> int:
+        """All of them."""
+        return n
+
+    def select(self, table: Table, context: Context) -> Selection:
+        """All samples in a random order."""
+        return Selection(shuffled(np.arange(context.n), context))
+
+
+@dataclass(frozen=True)
+class DynamicRandom:
+    """A uniform draw without replacement each epoch, whatever the losses: the control for rules that look at them.
+
+    The same draw as OrderDP with exploitation 1.
+
+    Args:
+        prune_ratio: Share left out each epoch, in [0, 1).
+    """
+
+    prune_ratio: float
+
+    needs_feedback = False
+
+    def __post_init__(self) -> None:
+        check_ratio("prune_ratio", self.prune_ratio)
+
+    def size(self, n: int, context: Context) -> int:
+        """The nearest whole number to the share kept."""
+        return count_kept(n, self.prune_ratio)
+
+    def select(self, table: Table, context: Context) -> Selection:
+        """A uniform draw in a random order."""
+        kept = draw.pool_mask(context.n, self.size(context.n, context), streams(context))
+        return Selection(shuffled(np.flatnonzero(kept), context))
+
+
+@dataclass(frozen=True)
+class RS2:
+    """Goes through a shuffled data set in consecutive chunks, and shuffles again when it is used up.
+
+    So every sample is shown once before any is shown twice. A chunk that is short at the end of a pass is completed
+    from the next one, skipping what it has already; what was skipped stays in the next pass. Schedules change the size
+    of the chunks and nothing else. Where the data set itself changes, that holds between changes only.
+
+    Args:
+        prune_ratio: Share left out each epoch, in [0, 1).
+    """
+
+    prune_ratio: float
+
+    needs_feedback = False
+
+    def __post_init__(self) -> None:
+        check_ratio("prune_ratio", self.prune_ratio)
+
+    def size(self, n: int, context: Context) -> int:
+        """The nearest whole number to the share kept."""
+        return count_kept(n, self.prune_ratio)
+
+    def select(self, table: Table, context: Context) -> Selection:
+        """The epoch's chunk."""
+        k = self.size(context.n, context)
+        passes, start = _passes(context.n, chain(_earlier(context, k), [k]))
+        number = len(passes) - 1
+        rest = _rest_of(number - 1, passes, context) if passes[number].early else np.empty(0, dtype=np.int64)
+        if start is None:
+            return Selection(np.concatenate((rest, _taken_early(number, passes, rest, context))))
+        return Selection(_order(number, passes, rest, context)[start : start + k].copy())
+
+
+class _Pass(NamedTuple):
+    """The sizes of one pass over the data.
+
+    Attributes:
+        early: What the last chunk of the pass before has taken of it.
+        first: How large that chunk is: what it has taken stands among the first so many of the pass.
+        rest: What is left at its end, too little for a chunk.
+    """
+
+    early: int
+    first: int
+    rest: int
+
+
+def _earlier(context: Context, k: int) -> Iterable[int]:
+    """How many samples the epochs before had."""
+    return repeat(k, context.epoch) if context.earlier is None else map(context.earlier, range(context.epoch))
+
+
+def _passes(n: int, sizes: Iterable[int]) -> tuple[list[_Pass], int | None]:
+    """All passes up to that of the last chunk, and where in it that starts; None if it starts in the one before.
+
+    Sizes only: it takes no longer for a large data set.
+    """
+    passes, used, start = [_Pass(0, 0, 0)], 0, None
+    for k in sizes:
+        here = passes[-1]
+        left = n - here.early - used
+        if k <= left:
+            start, used = used, used + k
+            continue
+        passes[-1] = here._replace(rest=left)
+        passes.append(_Pass(k - left, k, 0))
+        start, used = None, 0
+    return passes, start
+
+
+def _rest_of(number: int, passes: list[_Pass], context: Context) -> np.ndarray:
+    """The last samples of a pass, too few for a chunk of their own."""
+    known = number
+    # What was taken early stands among the first of a pass. Where its rest does not reach there, it is known at once.
+    while passes[known].rest and passes[known].first + passes[known].rest > context.n:
+        known -= 1
+    rest = _permutation(known, context)[context.n - passes[known].rest :]
+    for later in range(known + 1, number + 1):
+        order = _order(later, passes, rest, context)
+        rest = order[len(order) - passes[later].rest :]
+    return rest
+
+
+def _order(number: int, passes: list[_Pass], rest: np.ndarray, context: Context) -> np.ndarray:
+    """A pass in its order, without what has been taken early; `rest` is that of the pass before."""
+    return _without(_permutation(number, context), _taken_early(number, passes, rest, context))
+
+
+def _taken_early(number: int, passes: list[_Pass], rest: np.ndarray, context: Context) -> np.ndarray:
+    """What the last chunk of the pass before has taken from the front of this one."""
+    return _without(_permutation(number, context), rest)[: passes[number].early]
+
+
+def _permutation(number: int, context: Context) -> np.ndarray:
+    return context.rng("pass", number).permutation(context.n)
+
+
+def _without(order: np.ndarray, taken: np.ndarray) -> np.ndarray:
+    if len(taken) == 0:
+        return order
+    is_taken = np.zeros(len(order), dtype=np.bool_)
+    is_taken[taken] = True
+    left: np.ndarray = order[~is_taken[order]]
+    return left
+
+
+@dataclass(frozen=True)
+class FunctionPolicy:
+    """A policy made of one function that says which samples to keep.
+
+    >>> import numpy as np
+    >>> hard_half = FunctionPolicy(lambda scores, context: np.argsort(-scores)[: len(scores) // 2])
+    >>> hard_half.select({"score": np.array([1.0, 4.0, 2.0, 3.0])}, Context(n=4, epoch=0)).indices.size
+    2
+
+    Args:
+        choose: Takes the scores (+inf for unseen) and the context; returns indices, or a mask of True and False.
+        name: What checkpoints call it: give it another name when the function changes.
+    """
+
+    choose: Callable[[np.ndarray, Context], Any] = field(repr=False)
+    _: KW_ONLY
+    name: str = "function"
+
+    def __post_init__(self) -> None:
+        if not callable(self.choose):
+            raise ConfigError(f"choose must be a function of scores and context, got {type(self.choose).__name__}.")
+
+    def size(self, n: int, context: Context) -> None:
+        """Nobody knows before it is called."""
+        return
+
+    def select(self, table: Table, context: Context) -> Selection:
+        """What the function chooses, in a random order."""
+        chosen = np.asarray(self.choose(table["score"], context))
+        if chosen.dtype == np.bool_:
+            if chosen.shape != (context.n,):
+                raise ConfigError(
+                    f"a mask must have a True or False for each of the {context.n} samples, got shape {chosen.shape}."
+                )
+            chosen = np.flatnonzero(chosen)
+        return Selection(shuffled(_checked(chosen, context.n, "the function").copy(), context))
+
+
+@dataclass(frozen=True, eq=False)
+class Fixed:
+    """The same selection every epoch, in a new order each time.
+
+    Args:
+        selection: A `Selection` or a list of indices.
+    """
+
+    selection: Selection | Any = field(repr=False)
+
+    needs_feedback = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.selection, Selection):
+            given = np.asarray(self.selection)
+            if given.size and given.dtype.kind not in "iu":
+                raise ConfigError(
+                    f"a fixed selection must be a list of indices, got {given.dtype}. "
+                    "For a mask of True and False pass np.flatnonzero(mask)."
+                )
+            object.__setattr__(self, "selection", Selection(given.astype(np.int64)))
+        if len(self.selection) == 0:
+            raise ConfigError("a fixed selection must hold at least one index, got none.")
+
+    def __repr__(self) -> str:
+        # A digest, so that a checkpoint can tell two selections of the same size apart.
+        order, weights = np.argsort(self.selection.indices), self.selection.weights
+        digest = blake2b(self.selection.indices[order].astype("<i8").tobytes(), digest_size=8)
+        if weights is not None:
+            digest.update(weights[order].astype("<f4").tobytes())
+        return f"Fixed({len(self.selection)} samples, {digest.hexdigest()})"
+
+    def size(self, n: int, context: Context) -> int:
+        """As many as were selected."""
+        _checked(self.selection.indices, n, "a fixed selection")
+        return len(self.selection)
+
+    def select(self, table: Table, context: Context) -> Selection:
+        """The selection in a random order, its weights with it."""
+        places = shuffled(np.arange(len(self.selection)), context)
+        weights = self.selection.weights
+        return Selection(self.selection.indices[places], None if weights is None else weights[places])
+
+
+def _checked(indices: np.ndarray, n: int, who: str) -> np.ndarray:
+    if indices.ndim != 1 or not np.issubdtype(indices.dtype, np.integer):
+        raise ConfigError(f"{who} must give a flat list of indices, got {indices.dtype} of shape {indices.shape}.")
+    if indices.size == 0 or indices.min() < 0 or indices.max() >= n or len(np.unique(indices)) != indices.size:
+        raise ConfigError(f"{who} must give at least one index, each in [0, {n}) and none twice.")
+    return indices.astype(np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Replay:
+    """Trains on what a plan marks, in the order of the plan.
+
+    With batches of ``plan.kept`` samples, every batch is the marked part of one recorded batch. The order is that of
+    the plan, whatever the seed of the pruner: one plan serves many trainings.
+
+    Args:
+        plan: Of this data set, with at least as many epochs as are trained.
+    """
+
+    plan: Plan = field(repr=False)
+
+    needs_feedback = False
+
+    def __post_init__(self) -> None:
+        from orderdp.plans import Plan
+
+        if not isinstance(self.plan, Plan):
+            raise ConfigError(
+                f"plan must be an orderdp.plans.Plan, got {type(self.plan).__name__}. Take recorder.plan, or "
+                "Plan.load(path)."
+            )
+
+    def __repr__(self) -> str:
+        # By its fingerprint, so that a checkpoint can tell two plans of the same shape apart.
+        return f"Replay({self.plan.epochs} epochs of {self.plan.size} samples, {self.plan.fingerprint})"
+
+    def size(self, n: int, context: Context) -> int:
+        """As many as are marked in an epoch, the same in every one."""
+        if n != self.plan.n:
+            raise ConfigError(
+                f"the plan is of a data set of {self.plan.n} samples, this one has {n}. Record a plan with this one."
+            )
+        # When training is over, the epoch after the last is asked about.
+        if (context.epochs or 0) > self.plan.epochs or context.epoch > self.plan.epochs:
+            planned = context.epoch + 1 if context.epochs is None else context.epochs
+            raise ConfigError(
+                f"the plan has {self.plan.epochs} epochs, and {planned} are to be trained. Record a plan of as many."
+            )
+        return self.plan.size
+
+    def select(self, table: Table, context: Context) -> Selection:
+        """The marked samples of the epoch, in the order of the recording."""
+        self.size(context.n, context)
+        return self.plan.selection(context.epoch)

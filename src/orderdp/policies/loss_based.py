@@ -1,0 +1,309 @@
+"""Adaptive: as much pruning as the losses allow."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import KW_ONLY, dataclass
+from typing import Any
+
+import numpy as np
+
+from orderdp._planning import pool_sizes
+from orderdp._validation import check_ratio
+from orderdp.errors import ConfigError
+from orderdp.policies._selection import at_least_one, count_kept, hardest_first, shuffled, uniform, weighted
+from orderdp.policies.orderdp import Mixed, OrderDP
+from orderdp.policy import Context, Selection, Table
+from orderdp.theory.rank_rules import Top
+
+__all__ = ["Adaptive", "Calibrated", "OnlineBatchSelection", "SelectiveBackprop", "SelectiveByRank", "relative_bias"]
+
+
+@dataclass(frozen=True)
+class Adaptive:
+    """OrderDP with the largest prune ratio at which its surrogate risk stays near the mean loss.
+
+    Each epoch takes, between two bounds, the largest ratio for which (surrogate - mean) / mean of the stored losses is
+    at most the tolerance: the bias term of the paper's generalisation bound, relative to the loss. Where losses are
+    alike little is lost by leaving some out, and much is pruned; where few samples carry the loss, little is.
+
+    Args:
+        tolerance: The largest relative bias.
+        low: The smallest ratio.
+        high: The largest one.
+        grid: The ratios tried are this far apart, from `low` on; `high` is always one of them.
+    """
+
+    tolerance: float
+    _: KW_ONLY
+    low: float = 0.0
+    high: float = 0.7
+    grid: float = 0.01
+
+    def __post_init__(self) -> None:
+        check_ratio("low", self.low)
+        check_ratio("high", self.high)
+        check_ratio("grid", self.grid, zero_allowed=False)
+        if not (isinstance(self.tolerance, int | float) and 0 <= self.tolerance < float("inf")):
+            raise ConfigError(f"tolerance must be a number, at least 0, got {self.tolerance!r}.")
+        if self.low > self.high:
+            raise ConfigError(f"low must not be above high, got low={self.low} and high={self.high}.")
+
+    def size(self, n: int, context: Context) -> int | None:
+        """It depends on the losses, unless the bounds are equal."""
+        low, high = self.size_bounds(n, context)
+        return low if low == high else None
+
+    def size_bounds(self, n: int, context: Context) -> tuple[int, int]:
+        """What the two ratios keep."""
+        return count_kept(n, self.high), count_kept(n, self.low)
+
+    def ratio(self, scores: np.ndarray) -> float:
+        """The ratio for these scores; the smallest one while there are none."""
+        losses = np.sort(scores[np.isfinite(scores)].astype(np.float64))[::-1]
+        if len(losses) == 0:
+            return self.low
+        totals = np.concatenate(([0.0], np.cumsum(losses)))
+        steps = math.ceil((self.high - self.low) / self.grid - 1e-9)  # the last step may be a shorter one, to `high`
+        for step in range(steps, 0, -1):
+            ratio = min(self.high, self.low + step * self.grid)
+            if relative_bias(losses, totals, ratio) <= self.tolerance:
+                return ratio
+        return self.low
+
+    def select(self, table: Table, context: Context) -> Selection:
+        """As OrderDP does with that ratio."""
+        return OrderDP(prune_ratio=self.ratio(table["score"])).select(table, context)
+
+
+def relative_bias(losses: np.ndarray, totals: np.ndarray, prune_ratio: float) -> float:
+    """(L_q - mean) / mean for losses in falling order and their running totals, at OrderDP's sizes for this ratio."""
+    n = len(losses)
+    mean = totals[-1] / n
+    s, q = pool_sizes(n, prune_ratio, None, None)
+    if q < 1 or mean == 0:
+        return 0.0 if mean == 0 and q >= 1 else float("inf")
+    flat, falling = Top(q).cliff(n, s)
+    surrogate = (s / n * totals[flat] + falling @ losses[flat : flat + len(falling)]) / q
+    return float((surrogate - mean) / abs(mean))
+
+
+@dataclass(frozen=True, repr=False)
+class Calibrated:
+    """The largest losses of all samples for a share of the budget, a uniform draw from the remainder for the rest.
+
+    At power 1 the weights make the gradient, on average over draws, that of the mean over all data: a member of the
+    OrderDP family under the name it was published by (exploration 1, a mixed rule, unbiased). With a smaller power it
+    is GOSS with tempered weights.
+
+    Args:
+        prune_ratio: Share left out each epoch, in [0, 1).
+        share: Share of what is kept that goes by loss, in [0, 1).
+        power: The weights are raised to this power and scaled to a mean of 1: 1 is unbiased, 0 is no weights.
+    """
+
+    prune_ratio: float
+    _: KW_ONLY
+    share: float = 0.5
+    power: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_ratio("prune_ratio", self.prune_ratio)
+        check_ratio("share", self.share)
+        check_ratio("power", self.power, one_allowed=True)
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """What the constructor needs; without the power where it is 1, as checkpoints of earlier versions have it."""
+        given = {"prune_ratio": self.prune_ratio, "share": self.share}
+        return given if self.power == 1 else {**given, "power": self.power}
+
+    def __repr__(self) -> str:
+        return f"Calibrated({', '.join(f'{name}={value!r}' for name, value in self.parameters.items())})"
+
+    @property
+    def member(self) -> OrderDP:
+        """The same in the words of the family."""
+        rule = Mixed(top=self.share, uniform=1 - self.share)
+        return OrderDP(self.prune_ratio, exploration=1.0, select=rule, unbiased=True)
+
+    def size(self, n: int, context: Context) -> int:
+        """The nearest whole number to the share kept."""
+        return self.member.size(n, context)
+
+    def select(self, table: Table, context: Context) -> Selection:
+        """As that member does, with its weights to the power."""
+        selection = self.member.select(table, context)
+        if self.power == 1 or selection.weights is None:
+            return selection
+        tempered = selection.weights.astype(np.float64) ** self.power
+        return Selection(selection.indices, (tempered / tempered.mean()).astype(np.float32))
+
+
+@dataclass(frozen=True)
+class SelectiveBackprop:
+    """Keeps a sample with probability (share of the seen losses that are no larger than its own) ** beta.
+
+    This is the form that goes by stored losses and costs no extra pass; `orderdp.losses.SelectiveMean` is the one
+    that goes by fresh ones.
+
+    Args:
+        beta: How much hard samples are preferred; about beta / (1 + beta) of the samples are left out.
+    """
+
+    beta: float = 1.0
+
+    def __post_init__(self) -> None:
+        number = isinstance(self.beta, int | float) and not isinstance(self.beta, bool)
+        if not (number and 0 <= self.beta < float("inf")):
+            raise ConfigError(f"beta must be a number, at least 0, got {self.beta!r}.")
+
+    @staticmethod
+    def parameters_at(prune_ratio: float) -> dict[str, float]:
+        """With which about this share is left out: beta = r / (1 - r)."""
+        check_ratio("prune_ratio", prune_ratio)
+        return {"beta": prune_ratio / (1 - prune_ratio)}
+
+    def size(self, n: int, context: Context) -> None:
+        """It depends on chance."""
+        return
+
+    def nominal_ratio(self, context: Context) -> float:
+        """What is left out on average of many different losses."""
+        return self.beta / (1 + self.beta)
+
+    def with_ratio(self, prune_ratio: float) -> SelectiveBackprop:
+        """The one that leaves out about this share."""
+        return SelectiveBackprop(**self.parameters_at(prune_ratio))
+
+    def select(self, table: Table, context: Context) -> Selection:
+        """Each sample by itself, and those nobody has seen."""
+        scores = table["score"]
+        ordered = np.sort(scores[np.isfinite(scores)])
+        luck = context.rng("epoch", context.epoch, "luck").random(context.n)
+        kept = np.isinf(scores)
+        if len(ordered):
+            # u < rank ** beta is rank > u ** (1 / beta): so one look-up by rank replaces a search for every sample.
+            wanted = luck ** (1 / self.beta) if self.beta else np.zeros(context.n)
+            places = np.minimum((wanted * len(ordered)).astype(np.int64), len(ordered) - 1)
+            kept |= scores >= ordered[places]
+        return Selection(shuffled(np.flatnonzero(at_least_one(kept, scores)), context))
+
+
+@dataclass(frozen=True)
+class SelectiveByRank:
+    """A plain share is kept whole; the rest is drawn by a power of its rank. Outside of a window all data is used.
+
+    Of the m samples that are not plain, 1 - prune_ratio are drawn without replacement in proportion to
+    ((rank + 0.5) / m) ** (1 / (1 - prune_ratio) - 1), rank 0 the easiest by its last loss. Samples nobody has seen
+    rank as the hardest. This is the rule of Composer's selective backprop, with stored losses.
+
+    Args:
+        prune_ratio: Share left out of what is not plain, in [0, 1).
+        start: Share of the epochs after which pruning begins.
+        end: Share of the epochs after which it ends.
+        plain: Share of the samples, drawn uniformly each epoch, that is kept whatever its losses.
+    """
+
+    prune_ratio: float
+    _: KW_ONLY
+    start: float = 0.5
+    end: float = 0.9
+    plain: float = 1 / 3
+
+    def __post_init__(self) -> None:
+        check_ratio("prune_ratio", self.prune_ratio)
+        for name in ("start", "end", "plain"):
+            check_ratio(name, getattr(self, name), one_allowed=True)
+        if self.start > self.end:
+            raise ConfigError(f"start must not be above end, got start={self.start} and end={self.end}.")
+
+    def size(self, n: int, context: Context) -> int:
+        """All outside of the window; inside, the plain share and the nearest whole number to what the rest keeps."""
+        return sum(self._parts(n)) if self._prunes(context) else n
+
+    def select(self, table: Table, context: Context) -> Selection:
+        """The plain share, and a draw by rank from the rest."""
+        everything = np.arange(context.n)
+        if not self._prunes(context):
+            return Selection(shuffled(everything, context))
+        plain, by_rank = self._parts(context.n)
+        kept = np.zeros(context.n, dtype=np.bool_)
+        kept[uniform(everything, plain, context, "plain")] = True
+        ranked = hardest_first(np.flatnonzero(~kept), table["score"], context)[::-1]
+        if len(ranked):
+            power = 1 / (1 - self.prune_ratio) - 1
+            logarithms = power * np.log((np.arange(len(ranked)) + 0.5) / len(ranked))
+            kept[ranked[weighted(logarithms, by_rank, context)]] = True
+        return Selection(shuffled(np.flatnonzero(kept), context))
+
+    def _parts(self, n: int) -> tuple[int, int]:
+        """How many are kept whole, and how many of the rest."""
+        plain = round(self.plain * n)
+        by_rank = round((1 - self.prune_ratio) * (n - plain))
+        if plain + by_rank < 1:
+            raise ConfigError(f"{self} keeps 0 of {n} samples; at least one must be left. Prune less.")
+        return plain, by_rank
+
+    def _prunes(self, context: Context) -> bool:
+        if self.start == 0 and self.end == 1:
+            return True
+        if context.epochs is None:
+            raise ConfigError(
+                "a window needs to know how many epochs are planned. Give Pruner(..., epochs=...), or prune in all of "
+                "them with start=0, end=1."
+            )
+        # In whole epochs: a comparison of floats would miss the ends at some numbers of epochs.
+        first, stop = (math.ceil(round(share * context.epochs, 9)) for share in (self.start, self.end))
+        return first <= context.epoch < stop
+
+
+@dataclass(frozen=True)
+class OnlineBatchSelection:
+    """Samples are drawn without replacement in proportion to pressure ** (-rank / n), rank 0 the hardest.
+
+    Ranks go by the last loss; samples nobody has seen come before all others. The pressure is the ratio between the
+    weights of the hardest and the easiest sample. It goes geometrically from `start` in the first epoch to `end` in
+    the last; at 1 the draw is uniform.
+
+    Args:
+        prune_ratio: Share left out each epoch, in [0, 1).
+        start: Pressure in the first epoch, at least 1.
+        end: Pressure in the last, at least 1. Where it differs from `start`, ``Pruner(..., epochs=...)`` is needed.
+    """
+
+    prune_ratio: float
+    _: KW_ONLY
+    start: float = 100.0
+    end: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_ratio("prune_ratio", self.prune_ratio)
+        for name, value in (("start", self.start), ("end", self.end)):
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not (number and 1 <= value < float("inf")):
+                raise ConfigError(f"{name} must be a number, at least 1, got {value!r}.")
+
+    def pressure(self, context: Context) -> float:
+        """How many times as likely the hardest sample is as the easiest to be drawn first in this epoch."""
+        if self.start == self.end:
+            return self.start
+        if context.epochs is None:
+            raise ConfigError(
+                "a pressure that changes needs to know how many epochs are planned. Give Pruner(..., epochs=...), or "
+                "make start and end equal."
+            )
+        done = min(1.0, context.epoch / max(1, context.epochs - 1))
+        return math.exp((1 - done) * math.log(self.start) + done * math.log(self.end))
+
+    def size(self, n: int, context: Context) -> int:
+        """The nearest whole number to the share kept."""
+        self.pressure(context)  # or the number of epochs would be asked for at the first draw only
+        return count_kept(n, self.prune_ratio)
+
+    def select(self, table: Table, context: Context) -> Selection:
+        """A draw by rank."""
+        ranked = hardest_first(np.arange(context.n), table["score"], context)
+        logarithms = np.arange(context.n) * (-math.log(self.pressure(context)) / context.n)
+        drawn = weighted(logarithms, self.size(context.n, context), context)
+        return Selection(shuffled(np.sort(ranked[drawn]), context))

@@ -1,0 +1,156 @@
+"""Active bias: samples whose predicted probability has varied count for more."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from orderdp._validation import check_ratio, is_count
+from orderdp.errors import ConfigError
+from orderdp.policies._selection import count_kept, shuffled, top, uniform
+from orderdp.policy import Column, Context, Rows, Selection, Table
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["ActiveBias", "DynamicUncertainty"]
+
+
+@dataclass(frozen=True)
+class ActiveBias:
+    """Weighs samples by how uncertain the probability of their class has been over training.
+
+    The uncertainty is sqrt(var + var^2 / (h - 1)) of the h probabilities recorded so far, plus a constant.
+
+    ``update`` needs one more argument: ``probability``, the predicted probability of each sample's own class.
+    `orderdp.losses.predictions` makes it from logits.
+
+    Args:
+        prune_ratio: Share left out each epoch, in [0, 1).
+        by: "weights" trains on a uniform draw and weighs the losses, 1 on average; "sampling" draws the samples by
+            their uncertainty and leaves the losses alone.
+        epsilon: The constant; None for the mean uncertainty, which keeps weights within a factor of each other.
+    """
+
+    prune_ratio: float = 0.0
+    _: KW_ONLY
+    by: Literal["weights", "sampling"] = "weights"
+    epsilon: float | None = None
+
+    columns = (
+        Column("probability_mean", initial=0.0),
+        Column("probability_spread", initial=0.0),  # sum of squared distances from the mean
+        Column("history", initial=0, dtype="int16"),
+    )
+
+    def __post_init__(self) -> None:
+        check_ratio("prune_ratio", self.prune_ratio)
+        if self.by not in ("weights", "sampling"):
+            raise ConfigError(f'by must be "weights" or "sampling", got {self.by!r}.')
+        if self.epsilon is not None and not 0 < self.epsilon < float("inf"):
+            raise ConfigError(f"epsilon must be a number above 0 or None, got {self.epsilon!r}.")
+
+    def size(self, n: int, context: Context) -> int:
+        """The nearest whole number to the share kept."""
+        return count_kept(n, self.prune_ratio)
+
+    def remember(self, rows: Rows, losses: torch.Tensor, *, probability: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Running mean and spread of the probability."""
+        history = rows["history"] + 1
+        distance = probability - rows["probability_mean"]
+        mean = rows["probability_mean"] + distance / history
+        spread = rows["probability_spread"] + distance * (probability - mean)
+        return {"score": losses, "probability_mean": mean, "probability_spread": spread, "history": history}
+
+    def select(self, table: Table, context: Context) -> Selection:
+        """A uniform draw with weights, or a draw by weight."""
+        k = self.size(context.n, context)
+        weights = self.weights(table)
+        if self.by == "weights":
+            indices = shuffled(uniform(np.arange(context.n), k, context, "part"), context)
+            return Selection(indices, weights[indices].astype(np.float32))
+        # The k largest of log(u) / w are a draw without replacement, each time by weight among what is left.
+        luck = np.log1p(-context.rng("epoch", context.epoch, "luck").random(context.n)) / weights
+        first = np.where(np.isinf(table["score"]), np.inf, luck)
+        return Selection(shuffled(top(first, k, context), context))
+
+    def weights(self, table: Table) -> np.ndarray:
+        """A weight for each sample, 1 on average; 1 where fewer than two probabilities are known."""
+        history = table["history"].astype(np.float64)
+        known = history >= 2
+        if not known.any():
+            return np.ones(len(history))
+        variance = table["probability_spread"][known] / history[known]
+        uncertainty = np.sqrt(variance + variance**2 / (history[known] - 1))
+        epsilon = float(uncertainty.mean()) if self.epsilon is None else self.epsilon
+        weights = np.ones(len(history))
+        total = uncertainty + epsilon
+        if total.mean() > 0:
+            weights[known] = total / total.mean()
+        return weights
+
+
+@dataclass(frozen=True)
+class DynamicUncertainty:
+    """The largest mean, over all windows so far, of the standard deviation of p(y given x) within a window.
+
+    The first epochs train on all data, to fill the windows; after them a new choice is made every epoch. A sample
+    whose window is not full yet comes first.
+
+    ``update`` needs one more argument: ``probability``, the predicted probability of each sample's own class.
+    `orderdp.losses.predictions` makes it from logits.
+
+    Args:
+        prune_ratio: Share left out each epoch after the first ones, in [0, 1).
+        window: How many of a sample's probabilities a window holds.
+        warm_up: How many epochs train on all data; None for as many as fill a window.
+    """
+
+    prune_ratio: float
+    _: KW_ONLY
+    window: int = 10
+    warm_up: int | None = None
+
+    def __post_init__(self) -> None:
+        check_ratio("prune_ratio", self.prune_ratio)
+        if not is_count(self.window, least=2):
+            raise ConfigError(f"window must be a whole number, at least 2, got {self.window!r}.")
+        if self.warm_up is not None and not is_count(self.warm_up, least=0):
+            raise ConfigError(f"warm_up must be a whole number, at least 0, or None, got {self.warm_up!r}.")
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The last probabilities in a ring, how many there have been, and the sum of the windows' deviations."""
+        ring = tuple(Column(name, initial=0.0) for name in self._ring)
+        return (*ring, Column("history", initial=0, dtype="int16"), Column("deviations", initial=0.0))
+
+    @property
+    def _ring(self) -> list[str]:
+        return [f"probability_{place}" for place in range(self.window)]
+
+    def size(self, n: int, context: Context) -> int:
+        """All at first, then the nearest whole number to the share kept."""
+        first = self.window if self.warm_up is None else self.warm_up
+        return n if context.epoch < first else count_kept(n, self.prune_ratio)
+
+    def remember(self, rows: Rows, losses: torch.Tensor, *, probability: torch.Tensor) -> dict[str, torch.Tensor]:
+        """The probability in its place of the ring; a full ring adds its deviation to the sum."""
+        history = rows["history"]
+        new: dict[str, torch.Tensor] = {"score": losses, "history": history + 1}
+        total = squares = probability.new_zeros(len(losses))
+        for place, name in enumerate(self._ring):
+            new[name] = probability.where(history % self.window == place, rows[name])
+            total = total + new[name]
+        for name in self._ring:
+            squares = squares + (new[name] - total / self.window).square()
+        deviation = (squares / (self.window - 1)).sqrt()
+        new["deviations"] = rows["deviations"] + deviation * (new["history"] >= self.window)
+        return new
+
+    def select(self, table: Table, context: Context) -> Selection:
+        """The most uncertain."""
+        windows = table["history"].astype(np.float32) - (self.window - 1)
+        uncertainty = np.where(windows > 0, table["deviations"] / np.maximum(windows, 1), np.inf)
+        return Selection(shuffled(top(uncertainty, self.size(context.n, context), context), context))

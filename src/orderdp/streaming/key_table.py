@@ -1,0 +1,437 @@
+"""KeyTable: what is remembered about each key, found by its fingerprint.
+
+Rows stand in the order in which keys came, 19 bytes each; beside them is an index, a hash table with open addressing
+that holds row numbers. Both grow by a factor, so that a key is moved a bounded number of times on average.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from orderdp.errors import DatasetError, StateError
+from orderdp.streaming.fingerprints import collision_bound, listed
+from orderdp.streaming.key_sync import Part
+from orderdp.streaming.worker_channel import Looked
+
+__all__ = ["BY_RULE", "KeyMemory", "KeyTable", "named", "raise_for_repeats"]
+
+
+#: The value of "kept" for keys that came after the draw: a hash decides about them.
+BY_RULE = 2
+
+
+_COLUMNS: dict[str, tuple[type[np.generic], float]] = {
+    "key": (np.uint64, 0),
+    "score": (np.float32, np.inf),
+    "usage": (np.int16, 0),
+    "seen": (np.int16, -1),  # the epoch in which it was last trained on
+    "met": (np.int16, -1),  # the epoch in which it was last known to be in the stream
+    "kept": (np.uint8, BY_RULE),
+}
+
+
+_OPTIONAL: dict[str, tuple[type[np.generic], float]] = {"weight": (np.float32, 1.0)}
+
+
+_COUNTS = ("usage", "seen", "met")
+
+
+_FEWEST_ROWS, _FEWEST_SLOTS = 64, 128
+
+
+_MOST_FULL = 0.75  # of the index; fuller, and searches take long
+
+
+# Counts start in two bytes and move to four long before they could overflow.
+_WIDEN_AT = 1 << 14
+
+
+class KeyTable:
+    """Rows for keys, found by fingerprint.
+
+    Attributes:
+        copies: How many rows, and entries of the index, have been moved to make room since the table was made.
+    """
+
+    def __init__(self) -> None:
+        self._n = 0
+        self._columns = {name: np.empty(_FEWEST_ROWS, dtype) for name, (dtype, _) in _COLUMNS.items()}
+        self._slots = np.full(_FEWEST_SLOTS, -1, dtype=np.int32)
+        self.copies = 0
+
+    def __len__(self) -> int:
+        return self._n
+
+    @property
+    def nbytes(self) -> int:
+        """Memory taken, with the room there is to grow."""
+        return self._slots.nbytes + sum(column.nbytes for column in self._columns.values())
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        """The column called `name`, to be read and written; valid until rows are added."""
+        if name in _OPTIONAL and name not in self._columns:
+            dtype, initial = _OPTIONAL[name]
+            self._columns[name] = np.full(len(self._columns["key"]), initial, dtype)
+        return self._columns[name][: self._n]
+
+    def has(self, name: str) -> bool:
+        """Whether there is such a column: weights are there only where a policy gives some."""
+        return name in self._columns
+
+    # -- finding and adding ------------------------------------------------------------------------------------
+
+    def find(self, marks: np.ndarray) -> np.ndarray:
+        """The row of each fingerprint, int64; -1 where there is none."""
+        rows = np.full(len(marks), -1, dtype=np.int64)
+        keys, mask = self._columns["key"], np.uint64(len(self._slots) - 1)
+        asking, slots = np.arange(len(marks)), (marks & mask).astype(np.int64)
+        while len(asking):
+            there = self._slots[slots]
+            found = there >= 0
+            going_on = found.copy()
+            found[found] = keys[there[found]] == marks[asking[found]]
+            rows[asking[found]] = there[found]
+            going_on &= ~found
+            asking, slots = asking[going_on], (slots[going_on] + 1) & int(mask)
+        return rows
+
+    def add(self, marks: np.ndarray, rows: np.ndarray | None = None) -> np.ndarray:
+        """The row of each fingerprint; those that had none get one, as nobody has seen them.
+
+        Args:
+            marks: The fingerprints.
+            rows: What `find` says about them, where somebody has asked already.
+        """
+        rows = self.find(marks) if rows is None else rows
+        missing = rows < 0
+        if not missing.any():
+            return rows
+        new, places = np.unique(marks[missing], return_inverse=True)
+        start, stop = self._n, self._n + len(new)
+        self._make_room(stop)
+        self._n = stop
+        for name, column in self._columns.items():
+            column[start:stop] = new if name == "key" else {**_COLUMNS, **_OPTIONAL}[name][1]
+        self._place(np.arange(start, stop))
+        rows[missing] = start + places
+        return rows
+
+    def make_room_for_epoch(self, epoch: int) -> None:
+        """Widens the counts before they can overflow."""
+        if epoch >= _WIDEN_AT and self._columns["seen"].dtype == np.int16:
+            for name in _COUNTS:
+                self._columns[name] = self._columns[name].astype(np.int32)
+
+    def count_use(self, rows: np.ndarray, times: np.ndarray | int = 1) -> None:
+        """Each of these rows was trained on once more. A count stops at the largest number it can hold."""
+        usage = self._columns["usage"]
+        most = np.iinfo(usage.dtype).max
+        if isinstance(times, int) and times * len(rows) + int(usage[rows].max(initial=0)) <= most:
+            np.add.at(usage, rows, usage.dtype.type(times))  # cannot overflow, even if all rows are the same
+            return
+        unique, places = np.unique(rows, return_inverse=True)
+        more = np.bincount(places, weights=np.broadcast_to(times, len(rows)), minlength=len(unique))
+        usage[unique] = np.minimum(usage[unique] + more.astype(np.int64), most)
+
+    def _make_room(self, rows: int) -> None:
+        room = len(self._columns["key"])
+        if rows > room:
+            room = max(rows, room + room // 2)
+            for name, column in self._columns.items():
+                larger = np.empty(room, column.dtype)
+                larger[: self._n] = column[: self._n]
+                self._columns[name] = larger
+            self.copies += self._n
+        if rows > _MOST_FULL * len(self._slots):
+            slots = len(self._slots)
+            while rows > _MOST_FULL * slots:
+                slots *= 2
+            self._slots = np.full(slots, -1, dtype=np.int32 if slots <= 1 << 31 else np.int64)
+            self._place(np.arange(self._n))
+            self.copies += self._n
+
+    def _place(self, rows: np.ndarray) -> None:
+        """Enters rows into the index."""
+        mask = len(self._slots) - 1
+        slots = (self._columns["key"][rows] & np.uint64(mask)).astype(np.int64)
+        while len(rows):
+            free = self._slots[slots] < 0
+            self._slots[slots[free]] = rows[free]  # where several want the same place, one of them gets it
+            waiting = self._slots[slots] != rows
+            rows, slots = rows[waiting], (slots[waiting] + 1) & mask
+
+    # -- checkpoints -------------------------------------------------------------------------------------------
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """A copy of all columns, sorted by fingerprint: the same whatever the order in which keys came."""
+        order = np.argsort(self["key"])
+        return {name: column[: self._n][order] for name, column in self._columns.items()}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> KeyTable:
+        """The table that `arrays` describes, checked."""
+        missing, unknown = set(_COLUMNS) - set(arrays), set(arrays) - set(_COLUMNS) - set(_OPTIONAL)
+        if missing or unknown or len({values.shape for values in arrays.values()}) != 1:
+            raise StateError(
+                f"the checkpoint must have the columns {sorted(_COLUMNS)}, equally long, it has "
+                f"{ {name: values.shape for name, values in sorted(arrays.items())} }. Use another checkpoint."
+            )
+        if len(np.unique(arrays["key"])) != len(arrays["key"]) or np.isnan(arrays["score"]).any():
+            raise StateError("the checkpoint must have every key once, and no NaN. Use another checkpoint.")
+        table = cls()
+        rows = table.add(arrays["key"])
+        for name, values in arrays.items():
+            if name in _COUNTS and len(values) and int(values.max()) > np.iinfo(np.int16).max:
+                table._columns[name] = table._columns[name].astype(np.int32)
+            table[name][rows] = values
+        return table
+
+
+# Losses on a device are fetched so many steps at a time, because each fetch waits for the device.
+_SETTLE_EVERY = 64
+
+
+_NUMBERS = ("alive_from", "kept", "kept_before", "offered", "used", "nonfinite")
+
+
+class KeyMemory:
+    """What is known about the keys of a stream.
+
+    Attributes:
+        table: A row for each key.
+        alive_from: Keys met in this epoch or later are taken to be in the stream.
+        kept: Samples trained on.
+        kept_before: The same when the current epoch was drawn.
+        offered: Samples in all epochs in which the stream was gone through to its end.
+        used: Samples trained on in those epochs.
+        nonfinite: Losses that were NaN or infinite.
+    """
+
+    def __init__(self) -> None:
+        self.table = KeyTable()
+        self.alive_from = 0
+        self.kept = self.kept_before = self.offered = self.used = self.nonfinite = 0
+        self._waiting: list[tuple[np.ndarray, torch.Tensor]] = []  # losses that are still on a device
+        self._trained: list[np.ndarray] = []  # fingerprints trained on since the ranks met
+        self._observed: list[np.ndarray] = []  # others whose scores were written since then
+        self._told = (0, 0)  # kept and nonfinite, as of then
+        self._counted = -1  # the last epoch that is in `offered` and `used`
+
+    # -- what training says ------------------------------------------------------------------------------------
+
+    def trained_on(self, marks: np.ndarray, rows: np.ndarray, scores: torch.Tensor, epoch: int) -> np.ndarray:
+        """Remembers a batch; returns its rows. The `rows` given are those that the table has for it before."""
+        rows = self.table.add(marks, rows)
+        self.table["seen"][rows] = epoch
+        self.table["met"][rows] = epoch
+        self.table.count_use(rows)
+        self._write_soon(rows, scores)
+        self._trained.append(marks)
+        self.kept += len(marks)
+        self.used += len(marks) if epoch == self._counted else 0
+        return rows
+
+    def observed(self, marks: np.ndarray, scores: torch.Tensor, epoch: int) -> None:
+        """Remembers scores of samples that were not trained on."""
+        rows = self.table.add(marks)
+        self.table["met"][rows] = epoch
+        self._write_soon(rows, scores)
+        self._observed.append(marks)
+
+    def repeated(self, marks: np.ndarray, rows: np.ndarray, epoch: int) -> np.ndarray:
+        """Which keys of a batch have come before in this epoch, in the batch or earlier."""
+        again = rows >= 0
+        again[again] = self.table["seen"][rows[again]] == epoch
+        if len(set(marks.tolist())) < len(marks):
+            again[np.setdiff1d(np.arange(len(marks)), np.unique(marks, return_index=True)[1])] = True
+        return again
+
+    def _write_soon(self, rows: np.ndarray, scores: torch.Tensor) -> None:
+        if scores.device.type == "cpu":
+            self.settle()
+            self._write(rows, scores.to(torch.float32).numpy())
+            return
+        self._waiting.append((rows, scores.clone()))  # its owner may use the memory again
+        if len(self._waiting) >= _SETTLE_EVERY:
+            self.settle()
+
+    def settle(self) -> None:
+        """Writes the losses that were left on a device."""
+        waiting, self._waiting = self._waiting, []
+        for rows, scores in waiting:
+            self._write(rows, scores.to("cpu", torch.float32).numpy())
+
+    def _write(self, rows: np.ndarray, scores: np.ndarray) -> None:
+        """A loss that is not finite leaves a known score alone; for an unseen sample the batch's mean stands in.
+
+        Where no loss of the batch is finite nothing is known, and unseen samples stay unseen.
+        """
+        finite = np.isfinite(scores)
+        column = self.table["score"]
+        if not finite.all():
+            self.nonfinite += int(len(scores) - finite.sum())
+            mean = float(scores[finite].mean()) if finite.any() else 0.0
+            scores = np.where(finite, scores, np.float32(mean))
+            written = finite | (np.isinf(column[rows]) & finite.any())
+            rows, scores = rows[written], scores[written]
+        column[rows] = scores
+
+    # -- what has been met -------------------------------------------------------------------------------------
+
+    def population(self) -> np.ndarray:
+        """The rows of the keys that are taken to be in the stream, in the order of their fingerprints."""
+        rows = np.flatnonzero(self.table["met"] >= max(self.alive_from, 0))
+        order: np.ndarray = rows[np.argsort(self.table["key"][rows])]
+        return order
+
+    def summary(self) -> dict[str, float]:
+        """What has been saved so far, as flat numbers."""
+        rows, table = self.population(), self.table
+        return {
+            "keys": len(table),
+            "samples": len(rows),
+            "kept": self.kept,
+            "offered": self.offered,
+            "saved": 1 - self.used / self.offered if self.offered else 0.0,
+            "coverage": float((table["usage"][rows] > 0).mean()) if len(rows) else 0.0,
+            "nonfinite": self.nonfinite,
+            "collision_bound": collision_bound(len(table)),
+            "bytes_per_key": table.nbytes / max(1, len(table)),
+        }
+
+    def part(self, looked: Looked | None, known: np.ndarray) -> Part:
+        """What this rank has to tell the others.
+
+        Args:
+            looked: What it has looked at, if it has come to the end of its stream.
+            known: The sorted fingerprints that all ranks knew when the epoch began.
+        """
+        self.settle()
+        trained = np.concatenate([np.empty(0, np.uint64), *self._trained])
+        marks, places = np.unique(np.concatenate([trained, *self._observed]), return_inverse=True)
+        times = np.bincount(places[: len(trained)], minlength=len(marks))
+        rows = self.table.find(marks)
+        seen = np.zeros(len(known), np.bool_)
+        new = np.empty(0, np.uint64)
+        if looked is not None:
+            places, is_known = _places(looked.marks, known)
+            seen[places[is_known]] = True
+            new = np.unique(looked.marks[~is_known])
+        numbers = (
+            0 if looked is None else len(looked.marks),
+            self.kept - self._told[0],
+            self.nonfinite - self._told[1],
+        )
+        columns = (self.table["score"][rows], times.astype(np.int32), self.table["met"][rows].astype(np.int32))
+        return Part(marks, *columns, seen, new, numbers, looked is not None, looked is not None and looked.whole)
+
+    def take_over(self, parts: Sequence[Part], own: int) -> int:
+        """Takes over what the other ranks have learnt; returns how many keys more than one of them has trained on."""
+        for rank, part in enumerate(parts):
+            if rank != own and len(part.marks):
+                rows = self.table.add(part.marks)
+                self.table["score"][rows] = part.scores
+                self.table["met"][rows] = np.maximum(self.table["met"][rows], part.epochs)
+                trained = part.times > 0
+                self.table["seen"][rows[trained]] = part.epochs[trained]
+                self.table.count_use(rows, part.times)
+        # Where several ranks have one key, all of them must go on with the same score: the lowest rank's.
+        for part in reversed(parts):
+            self.table["score"][self.table.find(part.marks)] = part.scores
+        self.kept = self._told[0] + sum(part.numbers[1] for part in parts)
+        self.nonfinite = self._told[1] + sum(part.numbers[2] for part in parts)
+        self.told()
+        everything = np.concatenate([part.marks[part.times > 0] for part in parts])
+        return len(everything) - len(np.unique(everything))
+
+    def told(self) -> None:
+        """All ranks know what this one knows."""
+        self._trained, self._observed, self._told = [], [], (self.kept, self.nonfinite)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether this rank knows something that the others do not."""
+        return bool(self._trained or self._observed) or self._told != (self.kept, self.nonfinite)
+
+    def met(self, parts: Sequence[Part], known: np.ndarray, epoch: int, done: np.ndarray, *, loaded: bool) -> int:
+        """An epoch's stream has come to its end on all ranks; returns how many samples came more than once.
+
+        Args:
+            parts: What the ranks have looked at.
+            known: The fingerprints that all ranks knew when it began.
+            epoch: Which epoch it was.
+            done: Fingerprints that had been trained on before the epoch was resumed.
+            loaded: Whether what was known came from a checkpoint, which may be of another data set.
+        """
+        seen = np.logical_or.reduce([part.known for part in parts])
+        new = np.unique(np.concatenate([part.new for part in parts]))
+        marks = np.concatenate([known[seen], new])
+        offered = sum(part.numbers[0] for part in parts)
+        if loaded and len(known) and not seen.any() and offered > len(done):
+            raise DatasetError(
+                f"of the {len(known)} keys that are known none was among the {offered} that came in epoch {epoch}: "
+                "they are of another data set. Load the state that belongs to this one, or make a new KeyFilter for it."
+            )
+        rows = self.table.add(marks)
+        self.table["met"][rows] = epoch
+        # A loader that was put back into the middle of a stream has not looked at what lies before.
+        if all(part.whole for part in parts) and np.isin(done, marks).all():
+            self.alive_from = self._counted = epoch
+            self.offered += offered
+            self.used += self.kept - self.kept_before
+        return offered - len(marks)
+
+    # -- checkpoints -------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Tensors and numbers."""
+        self.settle()
+        arrays = self.table.arrays()
+        columns = {name: torch.from_numpy(_signed(values)) for name, values in arrays.items()}
+        numbers = {name: getattr(self, name) for name in _NUMBERS}
+        return {"columns": columns, **numbers}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> KeyMemory:
+        """What `state` describes, checked."""
+        arrays = {name: values.cpu().numpy() for name, values in state["columns"].items()}
+        if "key" not in arrays or arrays["key"].dtype != np.int64:
+            raise StateError("the checkpoint must hold fingerprints as int64. Use another checkpoint.")
+        arrays["key"] = arrays["key"].view(np.uint64)
+        memory = cls()
+        memory.table = KeyTable.from_arrays(arrays)
+        for name in _NUMBERS:
+            setattr(memory, name, int(state[name]))
+        memory.told()
+        return memory
+
+
+def named(keys: Any, which: np.ndarray) -> str:
+    """The first of the keys that are marked, for a message."""
+    return repr(listed(keys)[int(np.flatnonzero(which)[0])])
+
+
+def raise_for_repeats(times: int, where: str, example: str = "") -> None:
+    """Says that keys are not unique."""
+    raise DatasetError(
+        f"keys must be unique within an epoch, and {times} came more than once{example} {where}. Make keys that "
+        "differ, for example from the shard and the name within it; split the stream between workers and ranks; go "
+        "through it with one_epoch(loader). Where repeats are meant, use "
+        'KeyFilter(..., duplicates="allow").'
+    )
+
+
+def _places(marks: np.ndarray, known: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Where fingerprints stand among sorted ones, and whether they do."""
+    if not len(known):
+        return np.zeros(len(marks), np.int64), np.zeros(len(marks), np.bool_)
+    places = np.minimum(known.searchsorted(marks), len(known) - 1)
+    return places, known[places] == marks
+
+
+def _signed(values: np.ndarray) -> np.ndarray:
+    return values.view(np.int64) if values.dtype == np.uint64 else values

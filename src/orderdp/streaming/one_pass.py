@@ -1,0 +1,197 @@
+"""TopHeap: the q hardest of candidates that come one at a time."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import torch
+from torch.utils.data import default_collate
+
+from orderdp._draw import key64, top_of_part
+from orderdp._validation import checked_seed, is_count
+from orderdp.errors import ConfigError, DatasetError, FeedbackError, StateError
+
+__all__ = ["OnePass", "TopHeap"]
+
+
+_Item = TypeVar("_Item")
+
+
+class TopHeap(Generic[_Item]):
+    """Keeps the `q` candidates with the largest scores; memory for `q`, whatever their number.
+
+    A candidate that is too easy costs one comparison; one that is kept O(log q), and one where q = 1. Equal scores are
+    chosen among fairly, by a hash of the order in which they came. NaN is never among the largest.
+
+    >>> heap = TopHeap(2)
+    >>> for item, score in (("a", 0.3), ("b", 2.0), ("c", 0.9), ("d", 0.1)):
+    ...     heap.push(item, score)
+    >>> heap.drain()
+    ['b', 'c']
+
+    Args:
+        q: How many to keep.
+        seed: Of the choice among equal scores.
+    """
+
+    def __init__(self, q: int, seed: int = 0) -> None:
+        if not is_count(q):
+            raise ConfigError(f"q must be a whole number of samples, at least 1, got {q!r}.")
+        self.q = int(q)
+        self.seed = checked_seed(seed)
+        self.pushed = 0  # since the heap was made
+        self._entries: list[tuple[float, int, int, _Item]] = []  # the easiest first
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def push(self, item: _Item, score: float) -> None:
+        """Offers a candidate."""
+        self.pushed += 1
+        if math.isnan(score):
+            score = -math.inf
+        if len(self._entries) == self.q and score < self._entries[0][0]:
+            return
+        # The order of arrival is unique, so that items themselves are never compared.
+        entry = (score, key64(self.seed, "tie", self.pushed), self.pushed, item)
+        if len(self._entries) < self.q:
+            heapq.heappush(self._entries, entry)
+        elif entry > self._entries[0]:
+            heapq.heapreplace(self._entries, entry)
+
+    def drain(self) -> list[_Item]:
+        """What has been kept, hardest first; the heap is empty afterwards."""
+        entries, self._entries = sorted(self._entries, reverse=True), []
+        return [item for *_, item in entries]
+
+
+_FORMAT = "orderdp.OnePass"
+
+
+class OnePass:
+    """Windows of `window` candidates; all of a window are scored, the `keep` hardest come out as a batch.
+
+    ::
+
+        batches = OnePass(samples, lambda batch: criterion(model(batch[0]), batch[1]), window=128, keep=32)
+        for x, y in batches:
+            loss = criterion(model(x), y).mean()
+
+    This is Algorithm 1 of the paper with scores that are not old: it costs a forward pass of the whole window, without
+    gradients, and saves what lies beyond. It can be gone through once more if the stream can.
+
+    Args:
+        stream: Samples one by one: any iterable, a DataLoader with ``batch_size=None`` among them.
+        score: Takes a collated window and gives one number for each candidate, larger for those to train on. Called
+            without gradients.
+        window: Candidates a window, s.
+        keep: How many of them are trained on, q.
+        collate: Makes a batch out of a list of samples.
+        drop_last: Whether candidates that do not fill a window are left out. Otherwise as large a share of them is
+            kept, rounded.
+        seed: Of the choice among equal scores.
+    """
+
+    def __init__(
+        self,
+        stream: Iterable[Any],
+        score: Callable[[Any], torch.Tensor],
+        *,
+        window: int,
+        keep: int,
+        collate: Callable[[list[Any]], Any] | None = None,
+        drop_last: bool = False,
+        seed: int = 0,
+    ) -> None:
+        if not is_count(window) or not is_count(keep) or keep > window:
+            raise ConfigError(
+                f"window and keep must be whole numbers with 1 <= keep <= window, got window={window!r} and "
+                f"keep={keep!r}."
+            )
+        self.window, self.keep = int(window), int(keep)
+        self._stream, self._score = stream, score
+        self._collate = collate or default_collate
+        self._drop_last = bool(drop_last)
+        self._seed = checked_seed(seed)
+        self.offered = self.kept = 0
+        self._loaded = False  # whether the next pass goes on where another one stood
+        self._to_skip = 0
+        self._over = False  # whether the pass has come to its end
+
+    def __iter__(self) -> Iterator[Any]:
+        """Batches of the hardest.
+
+        A batch counts as trained on when it is handed out: save a checkpoint after its step, not before.
+        """
+        candidates = iter(self._stream)
+        skipped = sum(1 for _ in islice(candidates, self._to_skip))
+        if skipped < self._to_skip:
+            raise StateError(
+                f"the checkpoint stands after {self._to_skip} samples of the stream, and it has {skipped}. Resume with "
+                "the stream it was written for; where that goes on by itself, use load_state_dict(state, skip=False)."
+            )
+        if not self._loaded:
+            self.offered = self.kept = 0
+        self._loaded, self._to_skip, self._over = False, 0, False
+        while part := list(islice(candidates, self.window)):
+            if len(part) < self.window and not self.offered:
+                raise DatasetError(
+                    f"the stream must have at least a window of {self.window} samples, it ended after {len(part)}. "
+                    "Choose a smaller window."
+                )
+            count = self._share(len(part))
+            places = self._hardest(part, count) if count else []
+            self.offered += len(part)
+            self.kept += count
+            if count:
+                yield self._collate([part[place] for place in places])
+        self._over = True
+
+    def _share(self, candidates: int) -> int:
+        if candidates == self.window:
+            return self.keep
+        return 0 if self._drop_last else round(self.keep * candidates / self.window)
+
+    def _hardest(self, part: list[Any], count: int) -> list[int]:
+        """The places of the hardest, in the order in which they came."""
+        with torch.no_grad():
+            scores = self._score(self._collate(part))
+        if not isinstance(scores, torch.Tensor) or scores.shape != (len(part),):
+            came = f"shape {tuple(scores.shape)}" if isinstance(scores, torch.Tensor) else type(scores).__name__
+            raise FeedbackError(
+                f"score must give a tensor with one number for each of the {len(part)} candidates, it gave {came}. "
+                'Compute the losses with reduction="none".'
+            )
+        values = scores.detach().to("cpu", torch.float64).numpy()
+        ranked = np.where(np.isnan(values), -np.inf, values)
+        # Keyed by the window as well: or the same places would win all ties of a training.
+        places = top_of_part(np.arange(len(part)), ranked, count, key64(self._seed, "window", self.offered))
+        listed: list[int] = places.tolist()
+        return listed
+
+    # -- checkpoints -------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """How many samples have been offered and kept, and whether that was all of the pass; plain values."""
+        counts = {"offered": self.offered, "kept": self.kept, "over": self._over}
+        return {"format": _FORMAT, **counts, "window": self.window, "keep": self.keep}
+
+    def load_state_dict(self, state: Mapping[str, Any], *, skip: bool = True) -> None:
+        """Goes on after the windows that had been handed out; after a whole pass, with the next.
+
+        Args:
+            state: What `state_dict` gave.
+            skip: Whether to skip what had been offered; False where the stream goes on by itself.
+        """
+        wanted = {"format": _FORMAT, "window": self.window, "keep": self.keep}
+        if not isinstance(state, Mapping) or any(state.get(name) != value for name, value in wanted.items()):
+            raise StateError(f"the checkpoint must be of a OnePass with window={self.window} and keep={self.keep}.")
+        self.offered, self.kept = int(state["offered"]), int(state["kept"])
+        self._over = bool(state.get("over", False))
+        self._loaded = not self._over
+        self._to_skip = self.offered if skip and self._loaded else 0

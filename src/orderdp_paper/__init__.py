@@ -1,0 +1,14 @@
+"""The paper's tables and figures: which runs each takes at each scale, and what is made of their records."""
+
+from __future__ import annotations
+
+from orderdp_paper import accuracy, architectures, curves, dynamics
+from orderdp_paper import optimizers as optimisers
+from orderdp_paper.suite import SCALES, Method, Part, Scale, Suite, Table
+
+__all__ = ["SCALES", "SUITES", "Method", "Part", "Scale", "Suite", "Table"]
+
+
+SUITES: dict[str, Suite] = {
+    suite.id: suite for room in (accuracy, architectures, optimisers, dynamics, curves) for suite in room.SUITES
+}

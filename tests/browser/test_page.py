@@ -1,0 +1,217 @@
+"""The page in a browser: drawn, sorted, small, dark, and without a word to the network."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from selenium import webdriver
+from selenium.webdriver.chrome.options import Options
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import WebDriverWait
+
+from orderdp.report.page import write_report
+from tests.browser.digits import write_records
+from tests.runs import full, run, write
+
+FLAGS = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--hide-scrollbars",
+)
+WAIT = 60
+PICTURES = Path(os.environ.get("PICTURES", "build/pictures"))
+PHONE, DESK = (390, 844), (1200, 900)
+
+Browser = webdriver.Chrome
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_report(write_records(tmp_path_factory.mktemp("digits")))
+
+
+@pytest.fixture
+def browser(tmp_path: Path) -> Iterator[Browser]:
+    chromium, driver_path = shutil.which("chromium"), shutil.which("chromedriver")
+    if chromium is None or driver_path is None:  # Selenium would go and fetch them from somewhere
+        pytest.fail("chromium and chromedriver must be installed; `make test-browser` sees to it")
+    options = Options()
+    options.binary_location = chromium
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path / 'profile'}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(driver_path))
+    driver.set_page_load_timeout(WAIT)
+    driver.set_script_timeout(WAIT)
+    try:
+        yield driver
+    finally:
+        driver.quit()
+
+
+def visit(browser: Browser, page: Path, size: tuple[int, int] = DESK, theme: str = "light") -> None:
+    """Opens the page at a size and in a theme, and waits for all its charts."""
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [_feature(theme)]})
+    width, height = size
+    metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": size == PHONE}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    browser.get(page.as_uri())
+    wait_for_charts(browser, theme)
+
+
+def _feature(theme: str) -> dict[str, str]:
+    return {"name": "prefers-color-scheme", "value": theme}
+
+
+def wait_for_charts(browser: Browser, theme: str) -> None:
+    script = "return [...document.querySelectorAll('.chart')].every(c => c.dataset.drawn === arguments[0])"
+    WebDriverWait(browser, WAIT).until(lambda driver: driver.execute_script(script, theme))
+
+
+def picture(browser: Browser, name: str) -> None:
+    """The whole page as an image, to be looked at."""
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    found = browser.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": True})
+    (PICTURES / f"{name}.png").write_bytes(base64.b64decode(found["data"]))
+
+
+def first_cells(browser: Browser) -> list[str]:
+    return [cell.text for cell in browser.find_elements(By.CSS_SELECTOR, "tbody td:first-child .value")]
+
+
+def orders(browser: Browser, column: int) -> list[float]:
+    cells = browser.find_elements(By.CSS_SELECTOR, f"tbody td:nth-child({column})")
+    return [float(order) for order in (cell.get_attribute("data-order") for cell in cells) if order]
+
+
+def requests(browser: Browser) -> list[str]:
+    """Where the pages of these tests went, by the browser's account; its own start page does not count."""
+    messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
+    sent = [message for message in messages if message["method"] == "Network.requestWillBeSent"]
+    return [each["params"]["request"]["url"] for each in sent if each["params"]["documentURL"].startswith("file:")]
+
+
+def test_all_charts_are_drawn_without_errors_or_requests(browser: Browser, page: Path) -> None:
+    visit(browser, page)
+    drawn = browser.find_elements(By.CSS_SELECTOR, ".chart svg.marks")
+    assert len(drawn) == 6  # accuracy, time, learning, cost, usage, and the one diagnostic
+    for chart in drawn:
+        assert chart.find_elements(By.CSS_SELECTOR, "path[aria-roledescription], path")
+        assert chart.size["width"] > 500
+    assert [entry for entry in browser.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")] == []
+    assert requests(browser) == [page.as_uri()]
+    picture(browser, "desk")
+
+
+def test_a_request_would_be_noticed(browser: Browser, tmp_path: Path) -> None:
+    """The negative control of the test above, which would pass if nothing were logged at all."""
+    other = tmp_path / "other.html"
+    other.write_text("<script src='http://127.0.0.1:9/x.js'></script><script>console.error('seen')</script>")
+    browser.get(other.as_uri())
+    assert "http://127.0.0.1:9/x.js" in requests(browser)
+    assert any("seen" in entry["message"] for entry in browser.get_log("browser"))
+
+
+def test_a_click_on_a_heading_sorts_and_another_turns_it_round(browser: Browser, page: Path) -> None:
+    visit(browser, page)
+    before = first_cells(browser)
+    heading = browser.find_element(By.CSS_SELECTOR, "th:nth-child(2)")
+    button = heading.find_element(By.TAG_NAME, "button")
+    button.click()
+    assert heading.get_attribute("aria-sort") == "descending"
+    falling = orders(browser, 2)
+    assert falling == sorted(falling, reverse=True)
+    button.click()
+    assert heading.get_attribute("aria-sort") == "ascending"
+    assert orders(browser, 2) == sorted(falling)
+    assert sorted(first_cells(browser)) == sorted(before)
+
+
+def test_a_key_sorts_as_a_click_does_and_what_is_missing_stays_last(browser: Browser, page: Path) -> None:
+    visit(browser, page)
+    button = browser.find_element(By.CSS_SELECTOR, "th:nth-child(5) button")
+    for _ in range(2):
+        button.send_keys(Keys.ENTER)
+        assert first_cells(browser)[-1] == "Full data"
+        assert orders(browser, 5) in (sorted(orders(browser, 5)), sorted(orders(browser, 5), reverse=True))
+    states = [heading.get_attribute("aria-sort") for heading in browser.find_elements(By.TAG_NAME, "th")]
+    assert states.count("none") == len(states) - 1
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_phone_shows_all_of_it_without_scrolling_sideways(browser: Browser, page: Path, theme: str) -> None:
+    visit(browser, page, PHONE, theme)
+    picture(browser, f"phone-{theme}")
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= PHONE[0]
+    script = """return [...document.querySelectorAll('body *')]
+        .filter((each) => each.getBoundingClientRect().right > innerWidth + 1)
+        .map((each) => each.outerHTML.slice(0, 200))"""
+    assert browser.execute_script(script) == []
+    widths = {chart.size["width"] for chart in browser.find_elements(By.CSS_SELECTOR, ".chart svg.marks")}
+    assert all(300 < width <= PHONE[0] for width in widths)
+
+
+def test_night_falls_while_the_page_is_open(browser: Browser, page: Path) -> None:
+    visit(browser, page)
+    day = _colours(browser)
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [_feature("dark")]})
+    wait_for_charts(browser, "dark")
+    night = _colours(browser)
+    assert _brightness(day["paper"]) > 200 > 60 > _brightness(night["paper"])
+    assert _brightness(day["ink"]) < 60 < 200 < _brightness(night["ink"])
+    assert day["axis"] != night["axis"]
+    assert len(browser.find_elements(By.CSS_SELECTOR, ".chart svg.marks")) == 6
+    picture(browser, "desk-dark")
+
+
+def _colours(browser: Browser) -> dict[str, Any]:
+    script = """const style = getComputedStyle(document.body), text = document.querySelector('.chart svg.marks text');
+    return {paper: style.backgroundColor, ink: style.color, axis: text.getAttribute('fill')}"""
+    return dict(browser.execute_script(script))
+
+
+def _brightness(colour: str) -> float:
+    return sum(int(part) for part in colour.removeprefix("rgb(").rstrip(")").split(",")) / 3
+
+
+def test_pointing_at_a_point_says_what_it_is(browser: Browser, page: Path) -> None:
+    visit(browser, page)
+    script = """
+    const point = document.querySelector('.chart svg.marks .mark-symbol.role-mark path');
+    point.scrollIntoView({block: 'center'});
+    const box = point.getBoundingClientRect();
+    return [box.x + box.width / 2, box.y + box.height / 2]"""
+    x, y = browser.execute_script(script)
+    browser.execute_cdp_cmd("Input.dispatchMouseEvent", {"type": "mouseMoved", "x": x, "y": y})
+    tip = "return document.querySelector('#vg-tooltip-element.visible')?.innerText"
+    text = WebDriverWait(browser, WAIT).until(lambda driver: driver.execute_script(tip))
+    assert "accuracy" in text
+
+
+def test_names_from_the_data_are_shown_and_never_run(browser: Browser, tmp_path: Path) -> None:
+    evil = "</script><script>window.hacked = 1</script><img src=x onerror='window.hacked = 2'>"
+    runs = [full(90.0, seed, label=evil) for seed in (0, 1)]
+    runs += [run(89.0, seed, label=f"<b>{evil}", data=f"digits{evil}") for seed in (0, 1)]
+    for number, each in enumerate(runs):
+        each.id = str(number)
+    page = write_report(write(tmp_path / "evil", runs, diagnostics={evil: 1.0}))
+    visit(browser, page)
+    assert browser.execute_script("return window.hacked") is None
+    assert evil in first_cells(browser)
+    assert browser.find_elements(By.CSS_SELECTOR, "img, main b, main script") == []
+    assert requests(browser) == [page.as_uri()]

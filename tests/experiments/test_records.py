@@ -1,0 +1,274 @@
+"""Records of runs: written line by line, read back whole, whatever happened in between."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orderdp.errors import OrderDPError, RecordError
+from orderdp.experiments import records
+from orderdp.experiments.records import RunLog, read_run, read_runs
+from tests.runs import EPOCH, SUMMARY, start
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+    log = RunLog(tmp_path / "runs" / "a")
+    start(log, label="OrderDP 50 %", seed=3)
+    log.epoch(epoch=1, **EPOCH)
+    log.epoch(epoch=2, **{**EPOCH, "metric": None, "diagnostics": {"kept_overlap": 0.5}})
+    log.summary("done", **{**SUMMARY, "metric": 93.5})
+    run = read_run(tmp_path / "runs" / "a")
+    assert (run.id, run.label, run.seed) == ("a", "OrderDP 50 %", 3)
+    assert [epoch["metric"] for epoch in run.epochs] == [EPOCH["metric"], None]
+    assert run.epochs[1]["diagnostics"] == {"kept_overlap": 0.5}
+    assert run.done
+    assert not run.failed
+    assert run.final_metric == 93.5
+    assert run.versions == {"orderdp": "0"}
+    assert run.host["cores"] == 2
+    assert [line["kind"] for line in lines(log.path)] == ["start", "epoch", "epoch", "summary"]
+    assert {line["schema"] for line in lines(log.path)} == {1}
+
+
+def test_a_failed_run_has_a_reason_and_an_unfinished_one_no_summary(tmp_path: Path) -> None:
+    log = RunLog(tmp_path / "a")
+    start(log)
+    assert read_run(tmp_path / "a").summary is None
+    log.summary("failed", **{**SUMMARY, "metric": None, "reason": "the loss became NaN in epoch 3"})
+    run = read_run(tmp_path / "a")
+    assert run.failed
+    assert not run.done
+    assert run.reason == "the loss became NaN in epoch 3"
+    assert run.final_metric is None
+
+
+def test_only_done_and_failed_are_ends(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match='must be "done" or "failed"'):
+        RunLog(tmp_path / "a").summary("finished", **SUMMARY)
+    assert not (tmp_path / "a").exists()
+
+
+@given(st.integers(0, 10**6))
+def test_a_file_cut_anywhere_is_read_and_added_to(place: int) -> None:
+    """Oracle: whatever stands before the last newline of the cut file counts, and nothing else."""
+    with tempfile.TemporaryDirectory() as folder:
+        log = RunLog(folder)
+        start(log, label="ä <b>")
+        for number in (1, 2, 3):
+            log.epoch(epoch=number, **EPOCH)
+        whole = log.path.read_bytes()
+        cut = whole[: place % (len(whole) + 1)]
+        log.path.write_bytes(cut)
+        kept = cut[: cut.rfind(b"\n") + 1]
+        assert len(read_run(folder).epochs) == max(0, kept.count(b"\n") - 1)
+        if not kept:
+            start(log)
+        log.epoch(epoch=9, **EPOCH)
+        assert log.path.read_bytes().startswith(kept)
+        assert read_run(folder).epochs[-1]["epoch"] == 9
+        assert len(lines(log.path)) == max(1, kept.count(b"\n")) + 1
+
+
+def test_the_last_newline_is_found_across_blocks(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(b"first line\n" + b"x" * 100)
+    with open(path, "rb") as file:
+        assert [records._end_of_last_line(file, block) for block in (1, 7, 50, 1000)] == [11] * 4
+    path.write_bytes(b"x" * 100)
+    with open(path, "rb") as file:
+        assert records._end_of_last_line(file, 7) == 0
+
+
+@given(st.lists(st.integers(1, 5), max_size=12))
+def test_an_epoch_that_is_done_again_counts_once_and_the_last_wins(numbers: list[int]) -> None:
+    expected: dict[int, int] = {}  # epoch -> which record of it counts
+    for attempt, number in enumerate(numbers):
+        expected = {n: a for n, a in expected.items() if n < number} | {number: attempt}
+    with tempfile.TemporaryDirectory() as folder:
+        log = RunLog(folder)
+        start(log)
+        for attempt, number in enumerate(numbers):
+            log.epoch(epoch=number, **{**EPOCH, "samples": attempt})
+        assert {epoch["epoch"]: epoch["samples"] for epoch in read_run(folder).epochs} == expected
+
+
+def test_a_summary_that_is_followed_by_more_is_not_the_end(tmp_path: Path) -> None:
+    log = RunLog(tmp_path)
+    start(log)
+    log.summary("failed", **{**SUMMARY, "reason": "interrupted"})
+    start(log)  # resumed
+    assert not read_run(tmp_path).failed
+    log.epoch(epoch=1, **EPOCH)
+    log.summary("done", **SUMMARY)
+    assert read_run(tmp_path).done
+
+
+def test_unknown_fields_are_kept_and_unknown_kinds_ignored(tmp_path: Path) -> None:
+    log = RunLog(tmp_path)
+    start(log, command="orderdp train", weather="rain")
+    log.epoch(epoch=1, **EPOCH, temperature=60)
+    with open(log.path, "a") as file:
+        file.write('{"schema": 1, "kind": "note", "text": "hello"}\n')
+    run = read_run(tmp_path)
+    assert run.epochs[0]["temperature"] == 60
+    assert run.command == "orderdp train"
+    assert run.config["weather"] == "rain"
+
+
+def test_numbers_of_numpy_and_torch_and_non_finite_ones_become_plain(tmp_path: Path) -> None:
+    log = RunLog(tmp_path)
+    start(log, data=Path("digits"))
+    log.epoch(epoch=np.int64(1), **{**EPOCH, "loss": float("nan"), "lr": np.float32(0.5), "metric": torch.tensor(90.0)})
+    log.summary("done", **{**SUMMARY, "usage": np.array([1, 2]), "metric": float("inf")})
+    run = read_run(tmp_path)
+    assert (run.epochs[0]["loss"], run.epochs[0]["lr"], run.epochs[0]["metric"]) == (None, 0.5, 90.0)
+    assert run.summary is not None
+    assert run.summary["usage"] == [1, 2]
+    assert run.final_metric is None
+    assert "NaN" not in log.path.read_text()
+
+
+def test_a_value_json_cannot_hold_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match="got object"):
+        start(RunLog(tmp_path / "a"), thing=object())
+    assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{broken", "line 2: the record is damaged: it is no JSON"),
+        ("\x00\x00", "line 2: the record is damaged"),
+        ("", "line 2: the record is damaged"),
+        ("[1]", "line 2: the record is damaged: it is no record with a schema"),
+        ('{"schema": 1}', "line 2: the record is damaged: KeyError: 'kind'"),
+        ('{"schema": 1, "kind": "epoch"}', "line 2: the record is damaged: KeyError: 'epoch'"),
+        ('{"schema": 1, "kind": "summary", "status": "ok"}', "line 2: the record is damaged.*it is 'ok'"),
+        ('{"schema": 2, "kind": "epoch"}', "line 2: the record has schema 2.*reads up to 1. Install a newer"),
+    ],
+)
+def test_damage_in_the_middle_names_file_and_line(tmp_path: Path, line: str, message: str) -> None:
+    log = RunLog(tmp_path)
+    start(log)
+    with open(log.path, "a") as file:
+        file.write(line + "\n")
+    log.epoch(epoch=1, **EPOCH)
+    with pytest.raises(RecordError, match=message) as caught:
+        read_run(tmp_path)
+    assert str(log.path) in str(caught.value)
+
+
+def test_records_must_begin_with_a_start(tmp_path: Path) -> None:
+    RunLog(tmp_path).epoch(epoch=1, **EPOCH)
+    with pytest.raises(RecordError, match=r"line 1.*first record must be a start, it is 'epoch'"):
+        read_run(tmp_path)
+
+
+def test_a_full_disk_is_said_clearly_and_leaves_the_earlier_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = RunLog(tmp_path)
+    start(log)
+    before = log.path.read_bytes()
+
+    def no_room(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(records.os, "fsync", no_room)
+        with pytest.raises(OrderDPError, match=r"could not be written.*No space left on device.*before it are whole"):
+            log.epoch(epoch=1, **EPOCH)
+    assert log.path.read_bytes() == before
+    log.epoch(epoch=1, **EPOCH)
+    assert len(read_run(tmp_path).epochs) == 1
+
+
+def test_a_file_that_may_not_grow_ends_at_its_last_whole_record(tmp_path: Path) -> None:
+    """The system writes as much of the line as fits, as on a full disk."""
+    start(RunLog(tmp_path))
+    code = f"""
+import resource, sys
+sys.path.insert(0, {str(Path(__file__).parents[2])!r})
+from orderdp.errors import RecordError
+from orderdp.experiments.records import RunLog
+from tests.runs import EPOCH
+log = RunLog({str(tmp_path)!r})
+resource.setrlimit(resource.RLIMIT_FSIZE, (log.path.stat().st_size + 500,) * 2)
+try:
+    for number in range(1, 100):
+        log.epoch(epoch=number, **EPOCH)
+except RecordError as error:
+    print(number, error)
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
+    number, message = result.stdout.split(" ", 1)
+    assert "File too large" in message
+    assert int(number) == 2
+    assert (tmp_path / "records.jsonl").read_bytes().endswith(b"}\n")
+    assert len(read_run(tmp_path).epochs) == 1
+
+
+def test_a_run_that_is_killed_loses_no_line_it_had_written(tmp_path: Path) -> None:
+    code = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parents[2])!r})
+from orderdp.experiments.records import RunLog
+from tests.runs import EPOCH, start
+log = RunLog({str(tmp_path)!r})
+start(log)
+for number in range(1, 10**6):
+    log.epoch(epoch=number, **EPOCH)
+    print(number, flush=True)
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for _ in range(20):
+            said = int(process.stdout.readline())
+        os.kill(process.pid, signal.SIGKILL)
+        said = int((process.stdout.read().split() or [said])[-1])
+        process.wait(timeout=30)
+    assert said - 1 <= len(read_run(tmp_path).epochs) <= said + 1
+    RunLog(tmp_path).epoch(epoch=said + 1, **EPOCH)
+    assert [epoch["epoch"] for epoch in read_run(tmp_path).epochs] == list(range(1, said + 2))
+
+
+def test_runs_of_a_folder_come_by_name(tmp_path: Path) -> None:
+    for name in ("b", "a"):
+        start(RunLog(tmp_path / "runs" / name))
+    assert [run.id for run in read_runs(tmp_path)] == ["a", "b"]
+
+
+def test_a_folder_that_is_not_there_or_empty_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match="there is no folder"):
+        read_runs(tmp_path / "nowhere")
+    with pytest.raises(RecordError, match=r"no records in .*`orderdp compare` write them"):
+        read_runs(tmp_path)
+    with pytest.raises(RecordError, match="there are no records at"):
+        read_run(tmp_path)
+
+
+def test_times_are_recorded_with_their_zone(tmp_path: Path) -> None:
+    log = RunLog(tmp_path)
+    start(log)
+    log.summary("done", **SUMMARY)
+    first, last = lines(log.path)
+    assert datetime.fromisoformat(first["started"]).utcoffset() == timedelta(0)
+    assert datetime.fromisoformat(first["started"]) <= datetime.fromisoformat(last["finished"])

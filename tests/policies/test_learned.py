@@ -1,0 +1,448 @@
+"""Rules that skip what is learned: independent restatements, exact chances, the theorem, thresholds of other tasks."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections import Counter
+from fractions import Fraction
+from math import comb, sqrt
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn import functional as F
+
+from orderdp import Budget, OrderDP, Pruner, Unlearned, policies, theory
+from orderdp.errors import ConfigError
+from orderdp.losses import per_sample, smallest_loss
+from orderdp.policies import (
+    Balanced,
+    FullData,
+    LossBelow,
+    LossShare,
+    Probability,
+    RelativeLoss,
+    Scheduled,
+    SkipLearned,
+    UniformTail,
+    WarmUp,
+)
+from orderdp.policy import Context
+from orderdp.score_table import ScoreTable
+from orderdp.streaming import GrowingPruner, KeyFilter
+from orderdp.testing import check_policy
+from tests.support import draw, table_with, toy_dataset
+
+LOSSES = st.lists(st.sampled_from([0.0, 0.05, 0.1, 0.11, 0.5, 2.0, math.inf]), min_size=2, max_size=40)
+
+
+def learned_by_hand(scores: np.ndarray, threshold: float) -> set[int]:
+    return {i for i, score in enumerate(scores.tolist()) if score <= threshold}
+
+
+# -- what is kept ------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=200, deadline=None)
+@given(LOSSES, st.sampled_from([0.0, 0.3, 0.5, 0.7]), st.sampled_from([0.0, 0.1, 0.5, 1.0]), st.integers(0, 3))
+def test_unlearned_keeps_as_many_of_either_kind_as_a_restatement_says(losses, ratio, refresh, epoch) -> None:
+    scores = np.array(losses)
+    learned = learned_by_hand(scores, 0.1)
+    kept = round((1 - ratio) * len(scores))
+    if kept < 1:
+        return
+    chosen = draw(Unlearned(ratio, learned=LossBelow(0.1), refresh=refresh), scores, epoch=epoch)
+    assert len(chosen) == len(set(chosen.tolist())) == kept
+    others = len(scores) - len(learned)
+    wanted = 0
+    if refresh and learned:
+        wanted = min(len(learned), kept, max(1, round(refresh * len(learned))))
+    from_learned = max(kept - others, wanted)
+    assert len(learned & set(chosen.tolist())) == from_learned
+
+
+@settings(max_examples=200, deadline=None)
+@given(LOSSES, st.sampled_from([0.05, 0.1, 0.5, 1.0]), st.integers(0, 3))
+def test_skip_learned_keeps_everything_not_learned_and_a_share_of_the_rest(losses, refresh, epoch) -> None:
+    scores = np.array(losses)
+    learned = learned_by_hand(scores, 0.1)
+    chosen = set(draw(SkipLearned(learned=LossBelow(0.1), refresh=refresh), scores, epoch=epoch).tolist())
+    assert set(range(len(scores))) - learned <= chosen
+    assert len(chosen & learned) == (min(len(learned), max(1, round(refresh * len(learned)))) if learned else 0)
+
+
+@pytest.mark.parametrize(
+    ("n_learned", "ratio", "refresh"), [(3, 0.5, 0.0), (6, 0.25, 0.0), (5, 0.5, 0.4), (8, 0.5, 0.0)]
+)
+def test_chances_are_those_of_the_theory(n_learned: int, ratio: float, refresh: float) -> None:
+    n, draws = 8, 4000
+    scores = np.where(np.arange(n) < n_learned, 0.0, 1.0)
+    policy = Unlearned(ratio, refresh=refresh)
+    counts = Counter(int(i) for epoch in range(draws) for i in draw(policy, scores, epoch=epoch))
+    kept = policy.size(n, Context(n=n, epoch=0))
+    refreshed = max(1, round(refresh * n_learned)) if refresh else 0
+    chances = theory.skip_chances(n, n_learned, kept, refreshed)
+    for i in range(n):
+        p = chances.learned if i < n_learned else chances.unlearned
+        assert abs(counts[i] / draws - p) <= 5 * sqrt(max(p * (1 - p), 1e-9) / draws) + 1e-12
+
+
+def test_chances_by_enumeration() -> None:
+    """All draws of two groups, counted: the probability of one member is that of the formula, as a fraction."""
+    n, n_learned, kept, refreshed = 7, 3, 4, 1
+    learned, others = range(n_learned), range(n_learned, n)
+    of_learned = max(kept - len(others), refreshed)
+    pairs = list(
+        itertools.product(
+            itertools.combinations(others, kept - of_learned), itertools.combinations(learned, of_learned)
+        )
+    )
+    assert len(pairs) == comb(4, 3) * comb(3, 1)
+    chances = theory.skip_chances(n, n_learned, kept, refreshed)
+    assert Fraction(sum(0 in again for _, again in pairs), len(pairs)) == Fraction(1, 3)
+    assert chances.learned == pytest.approx(1 / 3)
+    assert Fraction(sum(5 in first for first, _ in pairs), len(pairs)) == Fraction(3, 4)
+    assert chances.unlearned == pytest.approx(3 / 4)
+    losses = np.array([0.01, 0.02, 0.03, 1.0, 2.0, 3.0, 4.0])
+    mean = np.mean([losses[list(a + b)].mean() for a, b in pairs])
+    assert theory.skip_surrogate_loss(losses, 0.1, kept, refreshed) == pytest.approx(mean)
+
+
+def test_a_negative_control_the_easiest_are_not_what_is_kept() -> None:
+    scores = np.array([0.0] * 50 + [1.0] * 50)
+    assert set(draw(Unlearned(0.5), scores).tolist()) == set(range(50, 100))
+    assert set(draw(OrderDP(0.5, exploration=1.0, select="bottom"), scores).tolist()) == set(range(50))
+
+
+@pytest.mark.parametrize(
+    "policy", [SkipLearned(refresh=0.2, unbiased=True), Unlearned(0.3, refresh=0.2, unbiased=True)], ids=repr
+)
+def test_unbiased_weights_give_the_mean_over_all_data(policy) -> None:
+    rng = np.random.default_rng(0)
+    scores = np.where(rng.random(40) < 0.6, 0.05 * rng.random(40), 1 + rng.random(40)).astype(np.float32)
+    values, table = rng.standard_normal(40), table_with(scores)
+    estimates = []
+    for epoch in range(6000):
+        selection = policy.select(table, Context(n=40, epoch=epoch))
+        assert selection.weights is not None
+        estimates.append(float((selection.weights * values[selection.indices]).mean()))
+    assert abs(np.mean(estimates) - values.mean()) <= 5 * np.std(estimates) / sqrt(len(estimates))
+
+
+def test_unbiased_weights_need_a_refresh() -> None:
+    with pytest.raises(ConfigError, match=r"Give refresh=0\.1"):
+        Unlearned(0.5, unbiased=True)
+
+
+# -- the theorem -------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.floats(-30, 30), min_size=2, max_size=12), st.data())
+def test_the_gradient_of_a_sample_is_bounded_by_its_loss(logits, data) -> None:
+    x = torch.tensor(logits, dtype=torch.float64, requires_grad=True)
+    y = torch.tensor(data.draw(st.integers(0, len(logits) - 1)))
+    loss = F.cross_entropy(x, y)
+    loss.backward()
+    assert x.grad is not None
+    assert x.grad.norm().item() <= theory.gradient_bound(max(0.0, loss.item())) + 1e-9
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.floats(-10, 10), min_size=2, max_size=12), st.sampled_from([0.01, 0.1, 0.5]), st.data())
+def test_with_label_smoothing_it_is_bounded_by_what_is_above_the_floor(logits, smoothing, data) -> None:
+    x = torch.tensor(logits, dtype=torch.float64, requires_grad=True)
+    y = torch.tensor(data.draw(st.integers(0, len(logits) - 1)))
+    loss = F.cross_entropy(x, y, label_smoothing=smoothing)
+    loss.backward()
+    floor = smallest_loss(smoothing, len(logits))
+    assert loss.item() >= floor - 1e-9
+    assert x.grad is not None
+    assert x.grad.norm().item() <= theory.gradient_bound(loss.item(), floor) + 1e-6
+
+
+def test_the_bound_is_met_by_two_classes_and_by_no_smaller_number() -> None:
+    x = torch.tensor([2.0, 0.0], dtype=torch.float64, requires_grad=True)
+    loss = F.cross_entropy(x, torch.tensor(0))
+    loss.backward()
+    assert x.grad is not None
+    assert x.grad.norm().item() == pytest.approx(theory.gradient_bound(loss.item()))
+
+
+def test_skipping_changes_the_mean_gradient_by_no_more_than_the_bound() -> None:
+    torch.manual_seed(0)
+    logits = torch.randn(400, 10, dtype=torch.float64) * 2
+    targets = torch.randint(0, 10, (400,))
+    logits[torch.arange(400), targets] += torch.where(torch.rand(400) < 0.6, 12.0, 1.0)
+    losses = F.cross_entropy(logits, targets, reduction="none")
+    gradients = logits.softmax(1) - F.one_hot(targets, 10)
+    threshold = Probability(0.9).loss
+    learned = losses <= threshold
+    share, refresh = learned.double().mean().item(), 0.1
+    chances = torch.where(learned, refresh, 1.0)
+    difference = ((chances - 1)[:, None] * gradients).sum(0).norm().item() / 400
+    bound = theory.skip_bias_bound(threshold, share, refresh)
+    assert 0 < difference <= bound
+
+
+def test_keeping_the_hardest_has_no_such_bound() -> None:
+    """One class is hard and the other half learned: without its samples the mean gradient points another way."""
+    logits = torch.tensor([[1.0, 0.0]] * 50 + [[3.0, 0.0]] * 50, dtype=torch.float64)
+    targets = torch.tensor([0] * 50 + [1] * 50)
+    losses = F.cross_entropy(logits, targets, reduction="none")
+    gradients = logits.softmax(1) - F.one_hot(targets, 2)
+    learned = losses <= Probability(0.9).loss
+    assert not learned.any()  # so nothing is skipped, and the bound is 0
+    assert theory.skip_bias_bound(Probability(0.9).loss, 0.0) == 0
+    assert losses.topk(50).indices.min() >= 50
+    assert (gradients[:50].sum(0) / 100).norm().item() > 0.15
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: theory.skip_chances(10, 11, 5), "0 <= n_learned <= n"),
+        (lambda: theory.skip_chances(10, 2, 5, 3), "refreshed must be a whole number from 0 to 2"),
+        (lambda: theory.gradient_bound(-1.0), "loss must be at least 0"),
+        (lambda: theory.skip_bias_bound(0.1, 1.5), r"learned_share must be in \[0, 1\]"),
+    ],
+)
+def test_the_theory_refuses_what_has_no_meaning(call, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        call()
+
+
+# -- thresholds --------------------------------------------------------------------------------------------------------
+
+
+def test_a_probability_is_a_loss() -> None:
+    logits = torch.tensor([[math.log(9.0), 0.0]])
+    loss = F.cross_entropy(logits, torch.tensor([0])).item()
+    assert Probability(0.9).loss == pytest.approx(loss)
+
+
+@pytest.mark.parametrize("classes", [2, 10, 1000])
+@pytest.mark.parametrize("smoothing", [0.0, 0.05, 0.1])
+def test_the_smallest_loss_is_reached_by_the_smoothed_target_itself(classes: int, smoothing: float) -> None:
+    target = torch.full((classes,), smoothing / classes, dtype=torch.float64)
+    target[3 % classes] += 1 - smoothing
+    best = F.cross_entropy(target.clamp(min=1e-300).log()[None], torch.tensor([3 % classes]), label_smoothing=smoothing)
+    assert smallest_loss(smoothing, classes) == pytest.approx(best.item(), abs=1e-9)
+
+
+def test_label_smoothing_without_its_floor_would_learn_nothing() -> None:
+    floor = smallest_loss(0.1, 10)
+    scores = np.full(10, floor + 0.05)
+    assert Unlearned(0.5).is_learned(table_with(scores)).sum() == 0
+    assert Unlearned(0.5, learned=Probability(0.9, floor=floor)).is_learned(table_with(scores)).sum() == 10
+
+
+def loss_share_by_hand(scores: np.ndarray, share: float) -> set[int]:
+    seen = sorted((float(score), i) for i, score in enumerate(scores.tolist()) if math.isfinite(score))
+    total = sum(max(0.0, score) for score, _ in seen)
+    best: set[int] = set()
+    for cut in sorted({score for score, _ in seen}):
+        below = [(score, i) for score, i in seen if score <= cut]
+        if len(below) < len(seen) and sum(max(0.0, score) for score, _ in below) <= share * total:
+            best = {i for _, i in below}
+    return best
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.sampled_from([0.0, 0.25, 0.5, 1.0, 4.0, math.inf]), min_size=1, max_size=25))
+def test_the_easiest_that_hold_a_share_of_all_loss(losses) -> None:
+    scores = np.array(losses)
+    learned = Unlearned(0.5, learned=LossShare(0.25)).is_learned(table_with(scores))
+    assert set(np.flatnonzero(learned).tolist()) == loss_share_by_hand(scores, 0.25)
+
+
+def test_a_relative_loss_is_measured_by_the_first_losses_and_needs_no_scale() -> None:
+    for scale in (1.0, 1e-6, 1e6):
+        pruner = Pruner(SkipLearned(learned=RelativeLoss(0.1)), 4)
+        index = torch.arange(4)
+        pruner.update(index, scale * torch.tensor([1.0, 2.0, 3.0, 2.0]))
+        pruner.update(index, scale * torch.tensor([0.19, 0.2, 0.21, 5.0]))  # the mean first loss is 2
+        assert pruner.policy.is_learned(pruner._table).tolist() == [True, True, False, False]
+
+
+TASKS = {
+    "regression": lambda model, x: (model(x)[:, 0] - x.sum(1)).square(),
+    "segmentation": lambda model, x: per_sample(
+        F.binary_cross_entropy_with_logits(model(x), (x > 0).float(), reduction="none")
+    ),
+    "language model": lambda model, x: per_sample(
+        # A token for each feature, of a vocabulary of two.
+        F.cross_entropy(torch.stack((model(x), -model(x)), 1), (x > 0).long(), reduction="none")
+    ),
+}
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_relative_loss_finds_learned_samples_in_other_tasks(task: str) -> None:
+    """Without tuning little is learned at the start, most is at the end, and training on a budget learns as much."""
+    torch.manual_seed(0)
+    x = torch.randn(256, 4)
+
+    def train(policy) -> tuple[float, list[float]]:
+        torch.manual_seed(1)
+        model = torch.nn.Sequential(torch.nn.Linear(4, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4))
+        optimizer = torch.optim.Adam(model.parameters(), 0.01)
+        pruner = Pruner(policy, 256, epochs=40)
+        shares = []
+        for _ in pruner.remaining_epochs():
+            for index, (batch,) in pruner.loader(torch.utils.data.TensorDataset(x), 16, drop_last=True):
+                loss = pruner.update(index, TASKS[task](model, batch))
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+            shares.append(pruner.report().get("learned", float("nan")))
+        with torch.no_grad():
+            return TASKS[task](model, x).mean().item(), shares
+
+    full, _ = train(Budget(0.5, policy=FullData()))
+    pruned, shares = train(Budget(0.5, learned=RelativeLoss(0.1)))
+    assert shares[0] < 0.6
+    assert shares[-1] > 0.5
+    assert pruned <= 2 * full + 0.02
+
+
+@pytest.mark.parametrize(
+    ("given_", "message"),
+    [
+        (lambda: Unlearned(0.5, learned=1.0), r"must be in \(0, 1\), got 1.0"),
+        (lambda: Unlearned(0.5, learned="most"), "learned must be the probability of the right class"),
+        (lambda: Unlearned(0.5, learned={"name": "relative-loss", "shar": 1}), "cannot be made"),
+        (lambda: Unlearned(1.0), r"prune_ratio must be in \[0, 1\)"),
+        (lambda: SkipLearned(refresh=0), r"refresh must be in \(0, 1\], got 0"),
+        (lambda: Budget(0), r"share must be in \(0, 1\], got 0"),
+        (lambda: Budget(50), "It is a fraction, not a percentage"),
+        (lambda: Budget(0.5, learned=0.8, policy=FullData()), "learned belong to the policy"),
+        (lambda: Budget(0.5, policy=Budget(0.5)), "a budget within a budget"),
+        (lambda: Budget(0.5, policy=OrderDP(0.5, every="batch")), 'got every="batch"'),
+        (lambda: UniformTail(OrderDP(0.5), 1.5), r"tail must be in \[0, 1\]"),
+        (lambda: Pruner(Budget(0.5), 100), r"Give Pruner\(..., epochs=...\)"),
+        (lambda: Pruner(UniformTail(OrderDP(0.5)), 100), "a tail needs to know how long training is"),
+        (lambda: Scheduled(Budget(0.5), WarmUp(0.5, 1)), "a schedule needs a policy with a prune ratio"),
+        (lambda: Balanced(Budget(0.5)), "class balance goes inside"),
+        (lambda: smallest_loss(2.0, 10), r"label_smoothing must be in \[0, 1\]"),
+    ],
+)
+def test_bad_input_is_refused_with_what_to_do(given_, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        given_()
+
+
+# -- the tail ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_tail_draws_uniformly_at_the_same_size() -> None:
+    scores = np.concatenate((np.zeros(50), np.ones(50)))
+    policy = UniformTail(OrderDP(0.5, exploration=1.0), 0.3)
+    table = table_with(scores)
+    for epoch in range(10):
+        chosen = policy.select(table, Context(n=100, epoch=epoch, epochs=10)).indices
+        assert len(chosen) == len(set(chosen.tolist())) == 50
+        easy = int((chosen < 50).sum())
+        assert easy == 0 if epoch < 7 else 10 < easy < 40
+
+
+def test_without_a_tail_it_is_the_policy_and_with_all_of_it_a_random_draw() -> None:
+    scores = np.random.default_rng(0).random(60)
+    table = table_with(scores)
+    context = Context(n=60, epoch=4, epochs=10, seed=2)
+    none, whole = UniformTail(OrderDP(0.5), 0.0), UniformTail(OrderDP(0.5), 1.0)
+    assert np.array_equal(none.select(table, context).indices, OrderDP(0.5).select(table, context).indices)
+    other = table_with(scores[::-1].copy())
+    assert np.array_equal(whole.select(table, context).indices, whole.select(other, context).indices)
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        Unlearned(0.4),
+        Unlearned(0.4, learned=0.97, refresh=0.2),
+        Unlearned(0.4, refresh=0.2, unbiased=True),
+        Unlearned(0.4, learned=RelativeLoss(0.2)),
+        SkipLearned(),
+        SkipLearned(learned=LossShare(0.1), refresh=0.5),
+        SkipLearned(learned=LossBelow(0.3), unbiased=True),
+        Budget(0.5),
+        Budget(0.3, learned=0.8, refresh=0.3),
+        Budget(0.3, policy=FullData()),
+        UniformTail(OrderDP(0.4), 0.3),
+        UniformTail(Budget(0.4), 0.3),
+        UniformTail(policies.InfoBatch(0.4, annealing=None), 0.5),
+    ],
+    ids=repr,
+)
+def test_the_contract(policy) -> None:
+    check_policy(policy)
+    assert policies.build(**json.loads(json.dumps(policies.config_of(policy)))) == policy
+
+
+def test_thresholds_pass_through_json() -> None:
+    for threshold in (Probability(0.8), Probability(0.8, 0.5), LossBelow(1.0), RelativeLoss(0.2, 0.1), LossShare(0.01)):
+        policy = Unlearned(0.5, learned=threshold)
+        assert policies.build(**json.loads(json.dumps(policies.config_of(policy)))) == policy
+
+
+def test_unseen_samples_are_not_learned_and_come_back_when_asked_for() -> None:
+    table = ScoreTable(10)
+    assert not Unlearned(0.5).is_learned(table).any()
+    assert set(draw(Unlearned(0.5), np.array([0.0] * 5 + [np.inf] * 5)).tolist()) == {5, 6, 7, 8, 9}
+
+
+def test_classes_keep_their_share() -> None:
+    labels = np.array([0] * 80 + [1] * 20)
+    table = table_with(np.concatenate((np.zeros(80), np.ones(20))))
+    context = Context(n=100, epoch=1, labels=labels)
+    chosen = Balanced(Unlearned(0.5)).select(table, context).indices
+    assert np.bincount(labels[chosen]).tolist() == [40, 10]
+
+
+def test_a_pruner_with_it_forgets_nothing_of_a_data_set() -> None:
+    dataset = toy_dataset(60)
+    pruner = Pruner(Unlearned(0.5), dataset, epochs=4)
+    for _ in pruner.remaining_epochs():
+        for index, _ in pruner.loader(dataset, batch_size=10):
+            pruner.update(index, torch.zeros(len(index)))
+    assert pruner.report()["coverage"] == 1.0
+
+
+# -- streams -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "policy", [Unlearned(0.5, learned=LossBelow(0.5)), SkipLearned(learned=LossBelow(0.5))], ids=repr
+)
+def test_keys_of_a_stream_are_kept_as_the_rule_says(policy) -> None:
+    keys = KeyFilter(policy, seed=1, key=lambda sample: f"sample {sample}")
+    seen: set[int] = set()
+    for _ in range(4):
+        learned, kept = {sample for sample in seen if sample < 120}, []
+        for sample in keys.one_epoch(keys.only(range(200))):
+            keys.update([f"sample {sample}"], torch.tensor([0.1 if sample < 120 else 2.0]))
+            kept.append(sample)
+        assert len(set(kept)) == len(kept)
+        seen |= set(kept)
+    others = set(range(200)) - learned
+    if isinstance(policy, SkipLearned):
+        assert len(learned) == 120
+        assert others <= set(kept)
+        assert len(set(kept) & learned) == 12
+    else:
+        assert len(kept) == 100
+        assert len(set(kept) & learned) == max(0, 100 - len(others))
+
+
+@pytest.mark.parametrize(
+    "make", [lambda policy: KeyFilter(policy, epochs=3), lambda policy: GrowingPruner(policy, 9, epochs=3)]
+)
+@pytest.mark.parametrize("policy", [Budget(0.5), UniformTail(Budget(0.5))], ids=repr)
+def test_data_without_a_known_number_of_samples_have_no_budget(make, policy) -> None:
+    with pytest.raises(ConfigError, match=r"a budget is a share of full training.*SkipLearned"):
+        make(policy)

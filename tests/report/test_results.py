@@ -1,0 +1,151 @@
+"""The published tables are those of the committed records, and the records are those of the commands shown."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+
+import pytest
+from tools import results
+
+from orderdp.cli import compare, reproduce
+from orderdp.cli._common import further_tests, settings_of
+from orderdp.experiments.config import grid, parse_contender, split_outside_brackets
+from orderdp.experiments.records import read_runs
+from orderdp_paper import SUITES, Part
+from orderdp_paper.suite import PartResults, measure, prepare
+from tests import runs as written
+from tests.paper.test_suites_tables import made_up
+
+PAGES = sorted(results.PAGES.glob("*.md"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
+def test_the_tables_of_a_page_are_what_its_records_give(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert results.filled(text) == text, "run `make results`"
+
+
+def test_every_run_that_the_pages_ask_for_is_in_their_records_and_nothing_else() -> None:
+    asked: dict[str, dict[str, set[str]]] = {}
+    for page in PAGES:
+        for command in results.commands(page.read_text(encoding="utf-8")):
+            read = {"compare": runs_of, "reproduce": runs_of_suite}.get(command[0])
+            if read is not None:
+                folder, ids, tests = read(command[1:])
+                for name in ids:
+                    asked.setdefault(folder, {}).setdefault(name, set()).update(tests)
+    assert asked
+    for folder, tests_of in asked.items():
+        there = {run.id: run for run in read_runs(results.ROOT / folder)}
+        assert set(there) == set(tests_of)
+        for run in there.values():
+            assert run.summary is not None, run.id  # one that gave up is a result too, and its table says so
+            assert set(run.tests) == tests_of[run.id], run.id
+    assert {path.name for path in results.RECORDS.iterdir()} == {Path(folder).parts[3] for folder in asked}
+
+
+def runs_of(arguments: list[str]) -> tuple[str, set[str], list[str]]:
+    """Where a comparison writes to, the runs it consists of, and the further test sets they are judged on."""
+    parser = argparse.ArgumentParser()
+    compare.add(parser)
+    options = parser.parse_args(arguments)
+    contenders = [parse_contender(text) for text in split_outside_brackets(options.policies, ",")]
+    ratios = [float(ratio) for ratio in options.prune_ratios.split(",")]
+    seeds = [int(seed) for seed in options.seeds.split(",")]
+    base = settings_of(options, policy="full", prune_ratio=None)
+    settings = grid(base, contenders, ratios, seeds, controls=not options.no_controls)
+    return str(options.out), {run.run_id for run in settings}, further_tests(options)
+
+
+def runs_of_suite(arguments: list[str]) -> tuple[str, set[str], list[str]]:
+    """The same for one of the paper's suites."""
+    parser = argparse.ArgumentParser()
+    reproduce.add(parser)
+    options = parser.parse_args(arguments)
+    assert options.scale == results.SCALE
+    suite = SUITES[options.id]
+    seeds = None if options.seeds is None else [int(seed) for seed in options.seeds.split(",")]
+    parts = prepare(suite, options.scale, data=options.data, seeds=seeds)
+    return str(suite.runs_in(options.out)), {planned.settings.run_id for part in parts for planned in part.runs()}, []
+
+
+def test_commands_are_read_from_a_page() -> None:
+    page = "```console\n$ orderdp compare --data 'a?b=1' \\\n      --out x\n$ pip install y\n$ orderdp plan\n```\n"
+    assert results.commands(page) == [["compare", "--data", "a?b=1", "--out", "x"], ["plan"]]
+
+
+def test_a_table_may_be_about_one_ratio_and_has_full_data_to_compare_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = [written.full(90.0 + seed, seed) for seed in (0, 1)]
+    for ratio in (0.3, 0.5):
+        options = {"saved": ratio, "prune_ratio": ratio, "label": f"OrderDP {ratio:.0%}"}
+        runs += [written.run(89.0 + seed, seed, **options) for seed in (0, 1)]
+    monkeypatch.setattr(results, "read_runs", lambda folder: runs)
+    page = "# Mine\n\n<!-- records: mine ratio=0.5 -->\nold\n<!-- end -->\n\nText.\n"
+    text = results.filled(page)
+    assert "old" not in text
+    assert text.endswith("<!-- end -->\n\nText.\n")
+    assert re.findall(r"^\| (OrderDP \d+%|Full data)", text, re.MULTILINE) == ["Full data", "OrderDP 50%"]
+    assert results.filled(text) == text
+
+
+def test_a_table_may_be_about_a_further_test_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = [written.full(90.0 + seed, seed) for seed in (0, 1)] + [written.run(89.0, 0), written.run(89.5, 1)]
+    for run in runs:
+        run.tests = {"digits?corrupt=blur:3": (run.final_metric or 0.0) - 20}
+    del runs[-1].tests["digits?corrupt=blur:3"]
+    monkeypatch.setattr(results, "read_runs", lambda folder: runs)
+    text = results.filled("<!-- records: mine ratio=0.4 test=digits?corrupt=blur:3 -->\n<!-- end -->\n")
+    assert "### digits, tested on digits?corrupt=blur:3, mlp" in text
+    assert re.search(r"^\| Full data \(2 seeds\) \| 70\.50", text, re.MULTILINE)
+    assert re.search(r"^\| OrderDP 40 % \(1 seed\) \| 69\.00", text, re.MULTILINE)
+
+
+def test_at_a_glance_the_best_rival_leaves_out_as_much_and_has_the_same_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = {
+        "first": [written.full(90.0), written.run(89.0), written.random(88.0), written.reduced(87.0)],
+        "second": [
+            written.full(92.0, 1),
+            written.run(90.0, 1),
+            written.random(88.5, 1),
+            written.reduced(87.5, 1),
+            written.run(99.0, 1, policy="infobatch", label="saves less", saved=0.2),
+            written.run(89.5, 1, policy="ucb", label="UCB"),
+            written.run(89.9, 1, policy_parameters={"exploration": 1.0}, label="of the family"),
+        ],
+    }
+    monkeypatch.setattr(results, "read_runs", lambda folder: runs[folder.name])
+    page = "<!-- glance: first+second -->\nold\n<!-- end -->\n"
+    line = results.filled(page).splitlines()[4]
+    assert [cell.strip() for cell in line.strip("|").split("|")] == [
+        "digits, 40 %",
+        "91.00 ± 1.41 (2)",
+        "89.50 ± 0.71 (2)",
+        "-1.50 (-7.85 to 4.85)",
+        "87.25 ± 0.35 (2)",
+        "88.25 ± 0.35 (2)",
+        "ucb +0.50",
+    ]
+
+
+def test_the_tables_and_the_figure_of_a_suite_are_those_of_the_seeds_asked_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked = []
+
+    def read(part: Part, folder: Path) -> PartResults:
+        asked.append((folder, part.seeds))
+        return measure(part, [made_up(planned, 90.0 + planned.settings.seed) for planned in part.runs()])
+
+    monkeypatch.setattr(results, "read_part", read)
+    monkeypatch.setattr(results, "RECORDS", tmp_path)
+    monkeypatch.setattr(results, "FIGURES", tmp_path / "figures")
+    page = "<!-- suite: table-imagenet in mine seeds=0,2 -->\nold\n<!-- end -->\n"
+    text = results.filled(page)
+    assert "old" not in text
+    assert re.search(r"^\| Full data \| 91\.00±1\.41", text, re.MULTILINE)
+    assert results.filled(text) == text
+    assert set(asked) == {(tmp_path / "mine", (0, 2))}
+    results.draw_figures(text)
+    assert (tmp_path / "figures" / "table-imagenet.svg").read_text().startswith("<svg")
