@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from benchmarks.timing import Goal, overhead, take_turns
-from orderdp.datasets import Augment, Pictures, Split
+from orderdp.datasets import Augment, ImageBatches, Split
 
 _BATCH = 128
 _SAMPLES = 20_000
@@ -36,7 +36,7 @@ def augment() -> Iterator[dict[str, Any]]:
 def _one(name: str, channels: int, size: int, padding: int, width: int) -> dict[str, Any]:
     images = torch.randint(0, 256, (_SAMPLES, channels, size, size), dtype=torch.uint8)
     labels = torch.randint(0, 10, (_SAMPLES,))
-    pictures = Pictures(Split(images, labels), Augment(padding, True), [0.5] * channels, [0.25] * channels)
+    pictures = ImageBatches(Split(images, labels), Augment(padding, True), [0.5] * channels, [0.25] * channels)
     index = torch.randperm(_SAMPLES)[: _BATCH * _CALLS].split(_BATCH)
     batch = pictures.train_batch(index[0], 0, 0)
     step = _training_step(channels, width, batch, labels[index[0]])

@@ -51,15 +51,15 @@ def _step(
 ) -> Callable[[], None]:
     """Forward, backward and SGD, a few times."""
     network = CompactCNN(shape, 10, width=width).to(memory_format=memory)  # type: ignore[call-overload]
-    optimiser = torch.optim.SGD(network.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4)
     images = torch.randn(_BATCH, *shape).contiguous(memory_format=memory)
     labels = torch.randint(0, 10, (_BATCH,))
     model: Callable[..., torch.Tensor] = torch.compile(network) if compiled else network
 
     def run() -> None:
         for _ in range(_STEPS):
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             F.cross_entropy(model(images), labels, reduction="none").mean().backward()
-            optimiser.step()
+            optimizer.step()
 
     return run

@@ -20,7 +20,7 @@ from benchmarks.scale_ranks import ThreadRank, in_threads
 from orderdp import OrderDP, Pruner
 from orderdp import _draw as kernels
 from orderdp._draw import fair_hash, generator
-from orderdp.distributed.sharded_epoch import ShardEpoch
+from orderdp.distributed.sharded_epoch import ShardedOrder
 
 _POLICY = OrderDP(exploration=0.8, exploitation=0.75)
 _CHUNK = 1 << 16
@@ -64,9 +64,9 @@ def _run(rank: ThreadRank | None, n: int) -> dict[str, Any]:
     _observe_all(pruner)
     later = _timed(pruner, clock)
     epoch = pruner._timeline._epoch
-    assert isinstance(epoch, ShardEpoch)
+    assert isinstance(epoch, ShardedOrder)
     visiting = _visiting(epoch, clock)
-    report, own = pruner.report(), len(pruner.owned)
+    report, own = pruner.report(), len(pruner.local_indices)
     found = {
         "first_seconds": round(first, 2),
         "later_seconds": round(later, 2),
@@ -89,9 +89,9 @@ def _timed(pruner: Pruner, clock: Any) -> float:
 
 
 def _observe_all(pruner: Pruner) -> None:
-    owned = pruner.owned
-    for start in range(owned.start, owned.stop, _CHUNK):
-        index = np.arange(start, min(start + _CHUNK, owned.stop))
+    local_indices = pruner.local_indices
+    for start in range(local_indices.start, local_indices.stop, _CHUNK):
+        index = np.arange(start, min(start + _CHUNK, local_indices.stop))
         pruner.observe(torch.from_numpy(index), _losses(index))
 
 
@@ -100,7 +100,7 @@ def _losses(index: np.ndarray) -> torch.Tensor:
     return torch.from_numpy((fair_hash(index, 17) >> np.uint64(40)).astype(np.float32) / np.float32(1 << 21))
 
 
-def _visiting(epoch: ShardEpoch, clock: Any) -> float:
+def _visiting(epoch: ShardedOrder, clock: Any) -> float:
     """Nanoseconds for each sample handed out as a batch of Python numbers."""
     start, most = clock(), min(_VISITED, epoch.each)
     for at in range(0, most, 1000):
@@ -108,7 +108,7 @@ def _visiting(epoch: ShardEpoch, clock: Any) -> float:
     return float(clock() - start) / most * 1e9
 
 
-def _digest(epoch: ShardEpoch) -> int:
+def _digest(epoch: ShardedOrder) -> int:
     """A number for the samples of an epoch that adds up over ranks, whoever has which of them."""
     own, total = epoch.order.own, 0
     for start in range(0, len(own.words), _CHUNK):

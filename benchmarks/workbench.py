@@ -60,7 +60,7 @@ def workbench() -> Iterator[dict[str, Any]]:
     share = statistics.median(shares)
     yield {
         "benchmark": "workbench-overhead",
-        "what": "Share of a run that is neither forward, backward, optimiser nor augmentation; compact CNN, 1x28x28.",
+        "what": "Share of a run that is neither forward, backward, optimizer nor augmentation; compact CNN, 1x28x28.",
         "torch_threads": 1,
         "share": round(share, 4),
         **judged(share, Goal("<=", 0.05)),

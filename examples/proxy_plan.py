@@ -57,7 +57,7 @@ def shifted(x: torch.Tensor, index: torch.Tensor, epoch: int, seed: int, n: int)
     return F.pad(x.view(-1, 8, 8), (1, 1, 1, 1))[rows, places[:, 0, :, None], places[:, 1, None, :]].flatten(1)
 
 
-def optimiser(
+def make_optimizer(
     model: torch.nn.Module, kept: int, steps: int
 ) -> tuple[torch.optim.SGD, torch.optim.lr_scheduler.OneCycleLR]:
     """SGD with the learning rate of full data times the share of a batch that is kept: losses are averaged."""
@@ -72,7 +72,7 @@ def record(epochs: int, seed: int, every: int) -> Plan:
     recorder = PlanRecorder(train_set, epochs=epochs, batch_size=BATCH_SIZE, keep=KEEP, seed=seed)
     loader = recorder.loader(train_set)
     proxy = network(PROXY_WIDTH, seed)
-    optimizer, schedule = optimiser(proxy, recorder.kept, -(-epochs * len(loader) // every))
+    optimizer, schedule = make_optimizer(proxy, recorder.kept, -(-epochs * len(loader) // every))
     step = 0
     for epoch in range(epochs):
         for index, (x, y) in loader:
@@ -96,7 +96,7 @@ def train(policy: orderdp.Policy, epochs: int, batch_size: int, seed: int) -> Re
     pruner = orderdp.Pruner(policy, train_set, seed=seed, epochs=epochs)
     loader = pruner.loader(train_set, batch_size=batch_size, drop_last=True)
     model = network(WIDTH, seed)
-    optimizer, schedule = optimiser(model, batch_size, pruner.steps(epochs, batch_size, drop_last=True))
+    optimizer, schedule = make_optimizer(model, batch_size, pruner.steps(epochs, batch_size, drop_last=True))
     batches, start = [], time.perf_counter()
     for epoch in range(epochs):
         for index, (x, y) in loader:

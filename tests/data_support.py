@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from orderdp.datasets.catalog import Known, Source
+from orderdp.datasets.catalog import DatasetInfo, Source
 
 IDX = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 BATCHES = (*(f"data_batch_{k}" for k in range(1, 6)), "test_batch")
@@ -101,7 +101,7 @@ def archive(path: Path, files: Mapping[str, bytes], folder: str = "inside") -> P
     return path
 
 
-def tiny(files: Mapping[str, bytes], *sources: Source, family: str = "idx", name: str = "tiny") -> Known:
+def tiny(files: Mapping[str, bytes], *sources: Source, family: str = "idx", name: str = "tiny") -> DatasetInfo:
     """A known data set of which these are the original files."""
     pins = {file: hashlib.sha256(data).hexdigest() for file, data in files.items()}
-    return Known(name, family, 30, 10, (1, 5, 4), ("a", "b", "c"), pins, sources=sources, padding=1, flip=True)
+    return DatasetInfo(name, family, 30, 10, (1, 5, 4), ("a", "b", "c"), pins, sources=sources, padding=1, flip=True)

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import orderdp
-from orderdp.distributed import Packed
+from orderdp.distributed import DCPState
 from orderdp.policies import Mixed
 from tests.support import toy_dataset
 
@@ -107,14 +107,14 @@ def through_a_distributed_checkpoint(rank: int, world: int, folder: Path) -> dic
     first.pruner.sync()
     checkpoint.save(stored(first), checkpoint_id=folder / "checkpoint")
     second = Training(POLICIES["once an epoch"], world, sharded)
-    second.optimizer.load_state_dict(first.optimizer.state_dict())  # the optimiser's own state is not what is tested
+    second.optimizer.load_state_dict(first.optimizer.state_dict())  # the optimizer's own state is not what is tested
     checkpoint.load(stored(second), checkpoint_id=folder / "checkpoint")
     second.run()
     return {**second.result(), "visited": first.visited + second.visited}
 
 
 def stored(training: Training) -> dict[str, Any]:
-    return {"model": training.model.state_dict(), "pruner": Packed(training.pruner)}
+    return {"model": training.model.state_dict(), "pruner": DCPState(training.pruner)}
 
 
 # -- a job that is restarted -----------------------------------------------------------------------------------------

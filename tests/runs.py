@@ -43,7 +43,7 @@ CONFIG: dict[str, Any] = {
     "epochs": 10,
     "batch_size": 32,
     "seed": 0,
-    "optimiser": "sgd",
+    "optimizer": "sgd",
     "lr": 0.1,
     "schedule": "one-cycle",
     "preset": "quick",

@@ -95,7 +95,7 @@ def test_both_ways_of_writing_do_what_the_slow_version_does(data: st.DataObject,
             table.write(torch.tensor(index), torch.tensor(losses, dtype=dtype), epoch=epoch)
     for table in (fast, careful):
         np.testing.assert_allclose(table["score"], scores, rtol=1e-5)
-        assert table.strays() == (bad, 0)
+        assert table.invalid_counts() == (bad, 0)
         assert not np.isnan(table["score"]).any()
     assert np.array_equal(fast["seen"], careful["seen"])
     assert np.array_equal(fast["usage"], careful["usage"])
@@ -106,7 +106,7 @@ def test_a_nan_leaves_a_seen_sample_alone_and_gives_an_unseen_one_the_mean_of_th
     write(table, [0], [7.0])
     write(table, [0, 1, 2, 3], [float("nan"), float("inf"), 1.0, 3.0])
     assert table["score"].tolist() == [7.0, 2.0, 1.0, 3.0]
-    assert table.strays() == (2, 0)
+    assert table.invalid_counts() == (2, 0)
 
 
 def test_counts_are_settled_before_anybody_reads_them() -> None:
@@ -180,18 +180,18 @@ def test_an_impossible_index_on_a_device_is_counted_and_harms_no_sample() -> Non
     index = torch.tensor([1, 9, -2]).as_subclass(Elsewhere)
     checked = table._checked(index).as_subclass(torch.Tensor)
     assert checked.tolist() == [1, 3, 3]
-    assert table.strays() == (0, 2)
+    assert table.invalid_counts() == (0, 2)
 
 
 def test_policies_can_declare_columns_and_how_feedback_becomes_them() -> None:
     columns = (Column("mean", initial=0.0), Column("hits", initial=0, dtype="int32", merge="sum"))
     table = ScoreTable(4, columns)
 
-    def remember(rows, losses, *, correct):
+    def compute_columns(rows, losses, *, correct):
         return {"score": losses, "mean": rows["mean"] * 0.5 + losses * 0.5, "hits": correct}
 
-    write(table, [2, 0], [4.0, 2.0], remember=remember, extra={"correct": torch.tensor([1, 0])})
-    write(table, [2], [8.0], remember=remember, extra={"correct": torch.tensor([1])})
+    write(table, [2, 0], [4.0, 2.0], compute_columns=compute_columns, extra={"correct": torch.tensor([1, 0])})
+    write(table, [2], [8.0], compute_columns=compute_columns, extra={"correct": torch.tensor([1])})
     assert table["mean"].tolist() == [1.0, 0.0, 5.0, 0.0]
     assert table["hits"].tolist() == [0, 0, 2, 0]
     assert table["score"][2] == 8.0
@@ -200,11 +200,11 @@ def test_policies_can_declare_columns_and_how_feedback_becomes_them() -> None:
 def test_a_nan_loss_leaves_declared_columns_of_a_seen_sample_alone() -> None:
     table = ScoreTable(2, (Column("mean", 0.0), Column("count", 0, "int32", "sum")))
 
-    def remember(rows, losses):
+    def compute_columns(rows, losses):
         return {"score": losses, "mean": rows["mean"] + losses, "count": torch.ones_like(losses)}
 
-    write(table, [0], [2.0], remember=remember)
-    write(table, [0, 1], [float("nan"), 4.0], remember=remember)
+    write(table, [0], [2.0], compute_columns=compute_columns)
+    write(table, [0, 1], [float("nan"), 4.0], compute_columns=compute_columns)
     assert table["mean"].tolist() == [2.0, 4.0]
     assert table["count"].tolist() == [1, 1]
 
@@ -219,7 +219,7 @@ def test_counts_widen_before_they_overflow() -> None:
     table = ScoreTable(2)
     table._columns["usage"][0] = 1 << 14
     table._writes = 1 << 14
-    table.make_room(epoch=1 << 14)
+    table.widen_counters(epoch=1 << 14)
     for _ in range(40_000):
         table._columns["usage"][0] += 1
     write(table, [0], [1.0], epoch=40_000)
@@ -234,14 +234,14 @@ def test_counts_of_batches_that_repeat_samples_widen_too() -> None:
     table = ScoreTable(2)
     for epoch in range(4):  # few writes, and many uses
         write(table, [1] * 10_000, [1.0] * 10_000, epoch=epoch)
-        table.make_room(epoch)
+        table.widen_counters(epoch)
     assert table["usage"].tolist() == [0, 40_000]
 
 
 def test_counts_stay_small_while_they_are_small() -> None:
     table = ScoreTable(2)
     table._writes = 1 << 20
-    table.make_room(epoch=5)
+    table.widen_counters(epoch=5)
     assert table.column("usage").dtype == table.column("seen").dtype == torch.int16
 
 

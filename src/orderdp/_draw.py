@@ -1,7 +1,7 @@
-"""Random streams named by what they are for.
+"""Random streams, and the draws made from them: uniform pools, top-k with fair ties, visiting orders. Numpy only.
 
-A stream is a function of (seed, tags) and of nothing else: no global state is read or written, and any process
-that knows the tags can make the same numbers.
+A stream is a function of the seed and of what it is for. Two that are for different things are independent, and the
+same stream can be had again at any time, in any process, without keeping a generator around.
 """
 
 from __future__ import annotations

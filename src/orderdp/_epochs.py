@@ -1,7 +1,8 @@
-"""Where training stands. Only feedback moves it.
+"""EpochManager: which epoch is open, what it holds, and when the next one begins. Only feedback moves it.
 
-Loaders prefetch, frameworks look at a batch before they start, progress bars ask for lengths: none of that is
-training, so none of it may move time. A position is counted where losses come back, in samples.
+Loaders prefetch, frameworks look at a batch before they start, progress bars ask for lengths: none of that is training,
+so none of it moves time. Until losses have come back, every iterator gets the same draw from the stored position; after
+that, a new iterator starts the next epoch. Positions count samples from the start of an epoch.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ import numpy as np
 import torch
 
 from orderdp._draw import key64
-from orderdp._process_group import Team, TeamOptions
-from orderdp._warnings import Complaints
+from orderdp._process_group import DistributedContext, DistributedOptions
+from orderdp._warnings import TrainingWarnings
 from orderdp.checkpoint import whole_state
 from orderdp.errors import ConfigError, StateError
 from orderdp.policy import (
@@ -31,26 +32,26 @@ from orderdp.policy import (
 from orderdp.score_table import ScoreTable
 
 if TYPE_CHECKING:
-    from orderdp.distributed.rank_shard import Share
-    from orderdp.distributed.sync import Decision, Meeting, Standing
+    from orderdp.distributed.rank_shard import RankShard
+    from orderdp.distributed.sync import RankStatus, Synchronizer, SyncResult
 
 __all__ = [
-    "Clock",
-    "Epoch",
-    "FixedEpoch",
-    "Selector",
-    "Serving",
-    "StepwiseEpoch",
-    "Timeline",
-    "View",
-    "restore_epoch",
+    "EpochManager",
+    "EpochOrder",
+    "OpenEpoch",
+    "Order",
+    "PerBatchOrder",
+    "PolicySelection",
+    "SamplerView",
+    "TrainingProgress",
+    "restore_order",
     "restore_selection",
     "selection_state",
 ]
 
 
 @dataclass
-class Clock:
+class TrainingProgress:
     """The current epoch and how much of it is done.
 
     Attributes:
@@ -107,7 +108,7 @@ class Clock:
         return asdict(self)
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> Clock:
+    def from_state(cls, state: Mapping[str, Any]) -> TrainingProgress:
         """A clock as it was, with nothing trained since."""
         end, cut = state["end"], state.get("cut")
         epoch, trained = int(state["epoch"]), int(state["trained"])
@@ -123,7 +124,7 @@ class Clock:
         )
 
 
-class Epoch(Protocol):
+class Order(Protocol):
     """One epoch's samples, batch by batch.
 
     Attributes:
@@ -154,7 +155,7 @@ class Epoch(Protocol):
         ...
 
 
-class FixedEpoch:
+class EpochOrder:
     """An epoch whose order is known from the start.
 
     Args:
@@ -199,7 +200,7 @@ class FixedEpoch:
         }
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Any], n: int) -> FixedEpoch:
+    def from_state(cls, state: Mapping[str, Any], n: int) -> EpochOrder:
         """The epoch that `state` describes, checked against the number of samples."""
         order = _indices(state["order"], n)
         cuts = state["cuts"]
@@ -213,7 +214,7 @@ class FixedEpoch:
         return cls(order, cuts)
 
 
-class StepwiseEpoch:
+class PerBatchOrder:
     """An epoch whose steps choose when their turn comes, each among its own share of the candidates.
 
     The candidates are cut into as many shares as there are steps, in proportion to what the steps train on; so
@@ -281,7 +282,7 @@ class StepwiseEpoch:
         s = len(self._candidates)
         part = self._candidates[start * s // self._total : stop * s // self._total]
         scores = self._table.scores_of(part) if self._frozen is None else self._frozen[part]
-        self._chosen[start:stop] = self._policy.pick(part, scores, stop - start, self._context)
+        self._chosen[start:stop] = self._policy.select_from(part, scores, stop - start, self._context)
         self._n_chosen = stop
 
     def state_dict(self) -> dict[str, Any]:
@@ -297,7 +298,7 @@ class StepwiseEpoch:
     @classmethod
     def from_state(
         cls, state: Mapping[str, Any], policy: StepwisePolicy, table: ScoreTable, context: Context
-    ) -> StepwiseEpoch:
+    ) -> PerBatchOrder:
         """The epoch that `state` describes."""
         epoch = cls.__new__(cls)
         epoch._policy, epoch._table, epoch._context = policy, table, context
@@ -317,13 +318,13 @@ class StepwiseEpoch:
         return epoch
 
 
-def restore_epoch(state: Mapping[str, Any] | None, policy: Policy, table: ScoreTable, context: Context) -> Epoch | None:
+def restore_order(state: Mapping[str, Any] | None, policy: Policy, table: ScoreTable, context: Context) -> Order | None:
     """The epoch that `state` describes, or None where none was open."""
     if state is None:
         return None
     if state["kind"] == "stepwise" and isinstance(policy, StepwisePolicy):
-        return StepwiseEpoch.from_state(state, policy, table, context)
-    return FixedEpoch.from_state(state, context.n)
+        return PerBatchOrder.from_state(state, policy, table, context)
+    return EpochOrder.from_state(state, context.n)
 
 
 def selection_state(selection: Selection) -> dict[str, Any]:
@@ -355,7 +356,7 @@ def _indices(values: Any, n: int) -> np.ndarray:
     return indices
 
 
-class Selector:
+class PolicySelection:
     """The policy at work, and what it selected last.
 
     Args:
@@ -372,7 +373,12 @@ class Selector:
     """
 
     def __init__(
-        self, policy: Policy, table: ScoreTable, epochs: int | None, labels: np.ndarray | None, complaints: Complaints
+        self,
+        policy: Policy,
+        table: ScoreTable,
+        epochs: int | None,
+        labels: np.ndarray | None,
+        complaints: TrainingWarnings,
     ) -> None:
         self.current: Selection | None = None
         self.weights: torch.Tensor | None = None
@@ -382,7 +388,7 @@ class Selector:
         self._epochs = epochs
         self._labels = labels
         self._complaints = complaints
-        self._begins: Callable[[int], None] | None = getattr(policy, "begins", None)
+        self._on_epoch_start: Callable[[int], None] | None = getattr(policy, "on_epoch_start", None)
 
     def context(self, epoch: int, seed: int, trained: int = 0) -> Context:
         """What the policy may know in that epoch, before which so many samples have been trained on."""
@@ -408,10 +414,10 @@ class Selector:
 
     def prepare(self, epoch: int) -> None:
         """Once an epoch, before it is drawn: makes room for its counts, and hears the complaints about the last."""
-        if self._begins is not None:
-            self._begins(epoch)
-        self._table.make_room(epoch)
-        self._complaints.hear()
+        if self._on_epoch_start is not None:
+            self._on_epoch_start(epoch)
+        self._table.widen_counters(epoch)
+        self._complaints.flush()
 
     def select(self, context: Context) -> Selection:
         """The current epoch's selection; drawn the first time it is asked for."""
@@ -422,7 +428,7 @@ class Selector:
             self.keep(selection)
             # A budget is kept to by the whole training, not by an epoch.
             nominal = None if self.total is not None else nominal_ratio(self._policy, self.offered, context)
-            self._complaints.say_what_is_real(context.epoch, 1 - len(selection) / self.offered, nominal)
+            self._complaints.warn_real_ratio(context.epoch, 1 - len(selection) / self.offered, nominal)
         return selection
 
     def preview(self, context: Context) -> Selection:
@@ -453,7 +459,7 @@ def _spread(weights: np.ndarray | None) -> dict[str, float]:
     return {"weight_min": float(smallest), "weight_mean": float(mean), "weight_max": float(largest)}
 
 
-class Timeline:
+class EpochManager:
     """The epochs of one training, one after the other.
 
     Args:
@@ -476,22 +482,24 @@ class Timeline:
         epochs: int | None = None,
         labels: np.ndarray | None = None,
         raise_on_nan: bool = False,
-        options: TeamOptions | None = None,
-        team: Team | None = None,
+        options: DistributedOptions | None = None,
+        team: DistributedContext | None = None,
     ) -> None:
         self.n = table.n
         self.seed = seed
         self.stepwise = getattr(policy, "every", "epoch") == "batch"
-        self.clock = Clock()
-        self.complaints = Complaints(policy, table, raise_on_nan)
-        self.selector = Selector(policy, table, epochs, labels, self.complaints)
+        self.clock = TrainingProgress()
+        self.complaints = TrainingWarnings(policy, table, raise_on_nan)
+        self.selector = PolicySelection(policy, table, epochs, labels, self.complaints)
         self._policy = policy
         self._table = table
         self._epochs = epochs
-        self._epoch: Epoch | None = None  # the open one, in the order of whoever goes through it
+        self._epoch: Order | None = None  # the open one, in the order of whoever goes through it
         self._rewound = False  # whether somebody else skips what has been trained on of the open epoch
-        self.team = team or Team(policy, table, epochs, labels, raise_on_nan, options or TeamOptions())
-        self._share: Share | None = None  # of the open epoch, for this process
+        self.team = team or DistributedContext(
+            policy, table, epochs, labels, raise_on_nan, options or DistributedOptions()
+        )
+        self._share: RankShard | None = None  # of the open epoch, for this process
         self._world = 1  # how many processes go through the open epoch
         self._repeated_before = 0
 
@@ -566,11 +574,11 @@ class Timeline:
 
     # -- going through an epoch --------------------------------------------------------------------------------
 
-    def open(self, view: View) -> Serving:
+    def open(self, view: SamplerView) -> OpenEpoch:
         """The epoch that is served to somebody who starts going through the data now, and from where."""
         meeting = self.team.meeting(self.clock.kept)
         if meeting is None:
-            self.team.goes_on_alone()
+            self.team.detach_group()
             view.check()
             if self._wanted(view) > self.clock.epoch:
                 self._next_epoch()
@@ -579,12 +587,12 @@ class Timeline:
         else:
             self._open_together(view, meeting)
         if self._epoch is None:  # the budget is spent
-            return Serving(FixedEpoch(np.empty(0, dtype=np.int64)), self.clock.epoch, 0, 0)
+            return OpenEpoch(EpochOrder(np.empty(0, dtype=np.int64)), self.clock.epoch, 0, 0)
         self._share, start = self.team.share(), self._start
         self.clock.end, self.clock.cut = view.end(self._epoch, start), view.cut
         self._world = 1 if meeting is None or meeting.exchange is None else meeting.exchange.world
         self.team.tally.opened(self.clock.trained)
-        return Serving(self._epoch, self.clock.epoch, start, self.clock.end, self._share)
+        return OpenEpoch(self._epoch, self.clock.epoch, start, self.clock.end, self._share)
 
     @property
     def epoch(self) -> int:
@@ -595,13 +603,13 @@ class Timeline:
         """
         if self._epoch is None or not self.clock.trained or self.clock.moved or self._rewound:
             return self.clock.epoch
-        if isinstance(self._epoch, StepwiseEpoch):  # goes on in the steps it was begun with, or not at all
+        if isinstance(self._epoch, PerBatchOrder):  # goes on in the steps it was begun with, or not at all
             left = len(self._epoch) - self.clock.trained
             return self.clock.epoch + (self.team.share_of(left) == 0)
         end = self.team.end_of(self._epoch, self.clock.trained, *(self.clock.cut or (1, False)))
         return self.clock.epoch + self._ends_at(end)
 
-    def _is_spent(self, view: View) -> bool:
+    def _is_spent(self, view: SamplerView) -> bool:
         """Whether nothing is left of a budget, or less than makes a step."""
         if self._epoch is not None or self.selector.total is None:
             return False
@@ -610,7 +618,7 @@ class Timeline:
             self._check_shortest(view)
         return self.done
 
-    def _check_shortest(self, view: View) -> None:
+    def _check_shortest(self, view: SamplerView) -> None:
         """Raises, before anything is trained, where an epoch may become smaller than a step that is left out then."""
         if view.cut is None or not view.cut[1]:
             return
@@ -658,14 +666,14 @@ class Timeline:
         """Nothing more of the open epoch is trained on."""
         self._next_epoch()
         if self.team.exchange() is None:  # processes complain together, when the next epoch begins
-            self.complaints.hear()
+            self.complaints.flush()
 
-    def _wanted(self, view: View) -> int:
+    def _wanted(self, view: SamplerView) -> int:
         """The number of the epoch that is to be served: the open one, or the next."""
         over = self._epoch is not None and (self._is_over() or self._nothing_left(self._epoch, view))
         return self.clock.epoch + over
 
-    def _nothing_left(self, epoch: Epoch, view: View) -> bool:
+    def _nothing_left(self, epoch: Order, view: SamplerView) -> bool:
         # Of a resumed epoch there may be less left than there are processes, or than makes a batch.
         if not self.clock.trained or not self._ends_at(view.end(epoch, self._start)):
             return False
@@ -677,12 +685,12 @@ class Timeline:
         """Whether somebody for whom the open epoch has this end gets nothing more of it."""
         return self.clock.trained >= end
 
-    def _arrange(self, view: View) -> None:
+    def _arrange(self, view: SamplerView) -> None:
         if self._epoch is None or self._epoch.arrangement not in (None, view.arrangement):
             self._epoch = view.arrange()
             self.clock.idle_passes = 0
 
-    def handed_out(self, epoch: Epoch, certainly: bool) -> None:
+    def on_exhausted(self, epoch: Order, certainly: bool) -> None:
         """Somebody has come to the end of `epoch`.
 
         Or may have: prefetching workers use up a short epoch when somebody only looks at its first batch. Where a
@@ -691,10 +699,10 @@ class Timeline:
         if epoch is self._epoch:
             self.clock.idle_passes += 2 if certainly else 1
 
-    def ran_dry(self, epoch: Epoch) -> None:
+    def overran(self, epoch: Order) -> None:
         """Somebody wanted more of `epoch` than there is."""
         if epoch is self._epoch:
-            self.team.tally.ran_dry = True
+            self.team.tally.overran = True
 
     def trained_on(self, samples: int) -> None:
         """Losses of so many samples have come back.
@@ -704,7 +712,7 @@ class Timeline:
         if self._epoch is None:
             return
         if self._epochs is not None and self.clock.epoch >= self._epochs and self.selector.total is None:
-            self.complaints.say_beyond(self._epochs)
+            self.complaints.warn_beyond_plan(self._epochs)
         self.team.tally.came_back(samples)
         # All processes are at the same step, so each knows how far they are together.
         if self.clock.tick(samples * self._world):
@@ -718,11 +726,11 @@ class Timeline:
         if self.clock.idle_passes and self.clock.is_remainder:
             return True
         if self.clock.idle_passes >= 2:
-            self.complaints.say_idle()
+            self.complaints.warn_no_feedback()
         return False
 
     def _next_epoch(self) -> None:
-        self._table.settle()
+        self._table.flush()
         self._repeated_before = self.repeated
         self.clock.next_epoch()
         self.selector.forget()
@@ -736,7 +744,7 @@ class Timeline:
         if meeting is not None:
             self._follow(meeting.decide(True, self.clock.epoch, self.seed, self._standing))
 
-    def _open_together(self, view: View, meeting: Meeting) -> None:
+    def _open_together(self, view: SamplerView, meeting: Synchronizer) -> None:
         self._follow(meeting.decide(False, self.clock.epoch, self.seed, lambda: self._standing_before(view)))
         if self._is_spent(view):
             return
@@ -748,7 +756,7 @@ class Timeline:
                 self.selector.forget()
                 raise
         assert self._epoch is not None
-        if isinstance(self._epoch, StepwiseEpoch):
+        if isinstance(self._epoch, PerBatchOrder):
             self._epoch.freeze(meeting.agreed_scores())
         if self.team.sharded and view.end(self._epoch, self._start) <= self._start == 0:
             raise ConfigError(
@@ -756,19 +764,19 @@ class Timeline:
                 "fewer processes or smaller batches, set drop_last=False, or fill up with Pruner(..., pad=True)."
             )
 
-    def _standing(self) -> Standing:
-        from orderdp.distributed.sync import Standing
+    def _standing(self) -> RankStatus:
+        from orderdp.distributed.sync import RankStatus
 
-        return Standing.now(self.clock, self.team.tally, is_open=self._epoch is not None)
+        return RankStatus.now(self.clock, self.team.tally, is_open=self._epoch is not None)
 
-    def _standing_before(self, view: View) -> Standing:
-        from orderdp.distributed.sync import Standing
+    def _standing_before(self, view: SamplerView) -> RankStatus:
+        from orderdp.distributed.sync import RankStatus
 
         view.check()
         wanted = self._wanted(view)
-        return Standing.before(wanted, view, self._epoch, self.clock, self.team.tally, rewound=self._rewound)
+        return RankStatus.before(wanted, view, self._epoch, self.clock, self.team.tally, rewound=self._rewound)
 
-    def _follow(self, decision: Decision) -> None:
+    def _follow(self, decision: SyncResult) -> None:
         if decision.epoch > self.clock.epoch:
             self._next_epoch()
         if decision.kept is not None:
@@ -776,7 +784,7 @@ class Timeline:
             self.clock.trained = decision.trained
             self.clock.kept_before = decision.kept - decision.trained
 
-    def _drawn(self, view: View) -> int:
+    def _drawn(self, view: SamplerView) -> int:
         from orderdp.distributed.sync import digest
 
         self._arrange(view)
@@ -801,15 +809,15 @@ class Timeline:
 
     def preview(self) -> Selection:
         """The open epoch's selection, or what the next one would be if it were drawn now. Keeps nothing of it."""
-        if self.selector.current is None and isinstance(self._epoch, FixedEpoch):
+        if self.selector.current is None and isinstance(self._epoch, EpochOrder):
             return Selection(self._epoch.order)  # out of a checkpoint; one with weights would have its selection
         return self.selector.preview(self.context(self.clock.epoch))
 
-    def as_drawn(self, arrangement: Hashable) -> Epoch:
+    def drawn_order(self, arrangement: Hashable) -> Order:
         """The current epoch in the order in which it was drawn."""
-        return FixedEpoch(self.select().indices, arrangement=arrangement)
+        return EpochOrder(self.select().indices, arrangement=arrangement)
 
-    def step_by_step(self, batch_size: int, drop_last: bool) -> Epoch:
+    def per_batch_order(self, batch_size: int, drop_last: bool) -> Order:
         """The current epoch, with a choice at every step."""
         self.selector.prepare(self.clock.epoch)
         assert isinstance(self._policy, StepwisePolicy)
@@ -817,7 +825,7 @@ class Timeline:
         size = self._policy.size(self.n, context)
         together = self.team.step_size(batch_size)
         size = len(self.select()) if size is None else size
-        return StepwiseEpoch(self._policy, self._table, context, size, together, drop_last)
+        return PerBatchOrder(self._policy, self._table, context, size, together, drop_last)
 
     def epoch_size(self) -> int:
         """Samples in the whole epoch that is being served, or would be if it were drawn now."""
@@ -838,11 +846,11 @@ class Timeline:
         """Whether a draw that depends on losses needs what other processes know."""
         return self.team.exchange() is not None
 
-    def is_in_batches(self, view: View) -> bool:
+    def is_in_batches(self, view: SamplerView) -> bool:
         """Whether the current epoch, as `view` goes through it, was cut into batches by somebody else."""
         return self.arranged_size(view) is not None and getattr(self._epoch, "cuts", None) is not None
 
-    def arranged_size(self, view: View) -> int | None:
+    def arranged_size(self, view: SamplerView) -> int | None:
         """Samples in the current epoch as `view` goes through it; None where it has not begun to."""
         if self._epoch is None or self._epoch.arrangement not in (None, view.arrangement):
             return None
@@ -869,11 +877,15 @@ class Timeline:
 
     def restorer(self, state: Mapping[str, Any]) -> Callable[[], None]:
         """Reads and checks `state` and returns what puts it in place, so that nothing is half restored."""
-        clock, seed, nonfinite = Clock.from_state(state["clock"]), int(state["seed"]), int(state["nonfinite"])
+        clock, seed, nonfinite = (
+            TrainingProgress.from_state(state["clock"]),
+            int(state["seed"]),
+            int(state["nonfinite"]),
+        )
         repeated = int(state.get("repeated", 0))
         context = self.selector.context(clock.epoch, seed)
         selection = restore_selection(state["selection"], self.n)
-        epoch = restore_epoch(state["epoch"], self._policy, self._table, context)
+        epoch = restore_order(state["epoch"], self._policy, self._table, context)
 
         def restore() -> None:
             self.clock, self.seed, self.complaints.nonfinite = clock, seed, nonfinite
@@ -885,7 +897,7 @@ class Timeline:
         return restore
 
 
-class View(Protocol):
+class SamplerView(Protocol):
     """One way of going through an epoch: which order, which batches."""
 
     @property
@@ -902,23 +914,23 @@ class View(Protocol):
         """Raises where this view cannot be gone through."""
         ...
 
-    def arrange(self) -> Epoch:
+    def arrange(self) -> Order:
         """The epoch in this view's order."""
         ...
 
-    def end(self, epoch: Epoch, start: int) -> int:
+    def end(self, epoch: Order, start: int) -> int:
         """The position at which this view ends if it starts at `start`."""
         ...
 
 
-class Serving(NamedTuple):
+class OpenEpoch(NamedTuple):
     """An epoch that has been opened: its number, from which position to which it is handed out, and what of it.
 
     The share is None where one process gets all of it. Positions are those of the whole epoch in any case.
     """
 
-    epoch: Epoch
+    epoch: Order
     number: int
     start: int
     end: int
-    share: Share | None = None
+    share: RankShard | None = None

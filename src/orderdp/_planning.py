@@ -51,7 +51,7 @@ def steps_within(
     split: Split = "samples",
     pad: bool = False,
 ) -> tuple[int, int]:
-    """The fewest and the most optimiser steps of epochs that keep between so many and so many samples."""
+    """The fewest and the most optimizer steps of epochs that keep between so many and so many samples."""
     check_batch_size(batch_size)
     for name, value in (("world_size", world_size), ("accumulate", accumulate)):
         if not is_count(value):

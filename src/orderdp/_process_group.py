@@ -1,7 +1,7 @@
-"""Team: whether other processes train the same model, and the way to them.
+"""DistributedContext: whether other processes train the same model, and how to reach them.
 
-It is asked anew each time, because the process group may be made after the pruner. Without one, nothing of
-`orderdp.distributed` is loaded and nothing else happens.
+It is asked anew each time, because the process group may be made after the pruner. Without a group, nothing of
+`orderdp.distributed` is loaded.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from orderdp.policy import Policy, describe
 from orderdp.score_table import ScoreTable
 
 if TYPE_CHECKING:
-    from orderdp._epochs import Epoch
+    from orderdp._epochs import Order
     from orderdp.distributed.collectives import Exchange
-    from orderdp.distributed.rank_shard import Share
-    from orderdp.distributed.sync import Meeting
+    from orderdp.distributed.rank_shard import RankShard
+    from orderdp.distributed.sync import Synchronizer
 
-__all__ = ["SyncCounters", "Team", "TeamOptions"]
+__all__ = ["DistributedContext", "DistributedOptions", "SyncCounters"]
 
 
 @dataclass(frozen=True)
-class TeamOptions:
+class DistributedOptions:
     """How processes work together.
 
     Attributes:
@@ -54,11 +54,11 @@ class SyncCounters:
     fed: int = 0
     start: int = 0
     got: int = 0
-    ran_dry: bool = False
+    overran: bool = False
 
     def opened(self, start: int) -> None:
         """An epoch is served from a position on."""
-        self.start, self.got, self.ran_dry = start, 0, False
+        self.start, self.got, self.overran = start, 0, False
 
     def came_back(self, samples: int) -> None:
         """Losses of so many samples have."""
@@ -66,7 +66,7 @@ class SyncCounters:
         self.got += samples
 
 
-class Team:
+class DistributedContext:
     """The processes that train one model, as one pruner sees them.
 
     Args:
@@ -85,13 +85,13 @@ class Team:
         epochs: int | None,
         labels: np.ndarray | None,
         strict: bool,
-        options: TeamOptions,
+        options: DistributedOptions,
     ) -> None:
         self.tally = SyncCounters()
         self._setup = (describe(policy), epochs, labels, options.shard, options.pad, strict)
         self._table = table
         self._options = options
-        self._meeting: Meeting | None = None
+        self._meeting: Synchronizer | None = None
         self._restored = False
 
     def exchange(self) -> Exchange | None:
@@ -104,14 +104,14 @@ class Team:
 
         return find_exchange(self._options.process_group)
 
-    def share(self) -> Share | None:
+    def share(self) -> RankShard | None:
         """What this process takes of an epoch; None for all of it."""
         exchange = self.exchange() if self._options.shard else None
         if exchange is None:
             return None
-        from orderdp.distributed.rank_shard import Share
+        from orderdp.distributed.rank_shard import RankShard
 
-        return Share(exchange.rank, exchange.world, self._options.pad)
+        return RankShard(exchange.rank, exchange.world, self._options.pad)
 
     @property
     def sharded(self) -> bool:
@@ -134,7 +134,7 @@ class Team:
             return self.step_size(batch_size)
         return 1 if self._options.pad else self.step_size(1)
 
-    def end_of(self, epoch: Epoch, start: int, batch_size: int, drop_last: bool) -> int:
+    def end_of(self, epoch: Order, start: int, batch_size: int, drop_last: bool) -> int:
         """The position at which this process's batches from `start` on end."""
         share = self.share()
         if share is None:
@@ -147,7 +147,7 @@ class Team:
         others = () if exchange is None or exchange.rank == 0 else ("rank", exchange.rank)
         return key64(seed, "workers", epoch, *others) >> 1
 
-    def meeting(self, kept: int) -> Meeting | None:
+    def meeting(self, kept: int) -> Synchronizer | None:
         """Where the processes meet; None where there are no others.
 
         Args:
@@ -162,12 +162,12 @@ class Team:
         self._meeting.exchange = exchange
         return self._meeting
 
-    def _new_meeting(self, kept: int) -> Meeting:
-        from orderdp.distributed.sync import Meeting, Setup
+    def _new_meeting(self, kept: int) -> Synchronizer:
+        from orderdp.distributed.sync import SharedConfig, Synchronizer
 
-        return Meeting(self._table, Setup(*self._setup), kept, as_it_is=self._restored)
+        return Synchronizer(self._table, SharedConfig(*self._setup), kept, as_it_is=self._restored)
 
-    def goes_on_alone(self) -> None:
+    def detach_group(self) -> None:
         """An epoch begins without others, who may have been there before: there is nobody left to tell."""
         if self._meeting is not None:
             self._meeting.exchange = None

@@ -1,4 +1,4 @@
-"""Bookkeeping stays out of compiled graphs."""
+"""Torch itself: what stays out of compiled graphs, and its global random generators."""
 
 from __future__ import annotations
 

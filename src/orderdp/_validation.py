@@ -1,4 +1,4 @@
-"""Names that people mistype."""
+"""Input checks that need neither numpy nor torch, and suggestions for mistyped names."""
 
 from __future__ import annotations
 
@@ -81,7 +81,9 @@ def checked_group(process_group: Any) -> Any:
 
 def is_count(value: Any, least: int = 1) -> bool:
     """Whether `value` is a whole number, and no smaller than `least`."""
-    return isinstance(value, Integral) and not isinstance(value, bool) and bool(value >= least)
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        return False
+    return int(value) >= least
 
 
 def check_dials(prune_ratio: Any, exploration: Any, exploitation: Any) -> None:

@@ -1,4 +1,4 @@
-"""Complaints: what a training must be told about itself, each thing once or once an epoch."""
+"""Warnings about a training, each given once or once per epoch."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from orderdp.errors import (
 from orderdp.policy import Policy, describe
 from orderdp.score_table import ScoreTable
 
-__all__ = ["Complaints", "say_nonfinite"]
+__all__ = ["TrainingWarnings", "warn_nonfinite"]
 
 
 # A real ratio this far from the nominal one is worth a remark.
 _NOTICEABLE = 0.005
 
 
-class Complaints:
+class TrainingWarnings:
     """What there is to complain about, and what has been said already.
 
     Args:
@@ -43,19 +43,19 @@ class Complaints:
         self._said_beyond = False
         self._said_what_is_real = False
 
-    def hear(self) -> None:
+    def flush(self) -> None:
         """Once an epoch: says what the steps have only counted."""
-        nonfinite, outside = self._table.strays()
-        self._table.forget_strays()
+        nonfinite, outside = self._table.invalid_counts()
+        self._table.clear_invalid_counts()
         self.nonfinite += nonfinite
         if outside:
             raise IndexRangeError(
                 f"indices must be in [0, {self._table.n}), the length of the data set; {outside} of the last epoch "
                 "were not, and their losses were ignored. Pass the index that came with the batch, unchanged."
             )
-        say_nonfinite(nonfinite, as_error=self._raise_on_nan)
+        warn_nonfinite(nonfinite, as_error=self._raise_on_nan)
 
-    def say_idle(self) -> None:
+    def warn_no_feedback(self) -> None:
         """Once: that an epoch was gone through and nothing came back."""
         if self._said_idle:
             return
@@ -67,7 +67,7 @@ class Complaints:
             stacklevel=3,
         )
 
-    def say_beyond(self, epochs: int) -> None:
+    def warn_beyond_plan(self, epochs: int) -> None:
         """Once: that training goes on though all epochs that were planned are over."""
         if self._said_beyond:
             return
@@ -79,7 +79,7 @@ class Complaints:
             stacklevel=6,
         )
 
-    def say_what_is_real(self, epoch: int, real: float, nominal: float | None) -> None:
+    def warn_real_ratio(self, epoch: int, real: float, nominal: float | None) -> None:
         """Once: that a policy leaves out another share than it was asked to. In the first epoch nothing is known."""
         if self._said_what_is_real or epoch == 0 or nominal is None or abs(real - nominal) <= _NOTICEABLE:
             return
@@ -93,7 +93,7 @@ class Complaints:
         )
 
 
-def say_nonfinite(count: int, *, as_error: bool) -> None:
+def warn_nonfinite(count: int, *, as_error: bool) -> None:
     """That losses of the last epoch were not finite, if there were any.
 
     Args:

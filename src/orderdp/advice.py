@@ -338,10 +338,10 @@ def _stored(source: Any) -> StoredLosses:
 
 
 def _of_pruner(pruner: Pruner) -> StoredLosses:
-    if len(pruner.owned) < pruner.n:
+    if len(pruner.local_indices) < pruner.n:
         raise ConfigError(
             f"advice needs the losses of all {pruner.n:,} samples, and with a sharded table this process holds those "
-            f"of {len(pruner.owned):,}. Gather pruner.scores of all processes and pass them."
+            f"of {len(pruner.local_indices):,}. Gather pruner.scores of all processes and pass them."
         )
     table = pruner._table
     there = np.ones(pruner.n, dtype=np.bool_)

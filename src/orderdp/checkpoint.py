@@ -1,4 +1,4 @@
-"""Where a pruner's state comes from: what it says about itself, and whether it can be loaded here."""
+"""Checkpoint files, and whether a pruner's state fits the pruner that loads it."""
 
 from __future__ import annotations
 
@@ -108,9 +108,9 @@ def whole_state(state: Any, declared: Mapping[str, Column]) -> Mapping[str, Any]
             "processes."
         )
     if in_parts:
-        from orderdp.distributed.checkpoint import joined
+        from orderdp.distributed.checkpoint import merge_rank_states
 
-        state = joined(state, declared)
+        state = merge_rank_states(state, declared)
     group = state.get("group")
     if group is not None:
         raise StateError(

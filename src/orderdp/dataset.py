@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
-from orderdp._epochs import Timeline
+from orderdp._epochs import EpochManager
 from orderdp._validation import check_batch_size
 from orderdp.errors import ConfigError, DatasetError
 from orderdp.samplers import PrunedBatchSampler, check_length
@@ -137,7 +137,7 @@ def without_own_order(options: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if name not in ("sampler", "batch_sampler", "shuffle")}
 
 
-def pruned_loader(timeline: Timeline, dataset: Any, batch_size: int, given: dict[str, Any]) -> DataLoader[Any]:
+def pruned_loader(timeline: EpochManager, dataset: Any, batch_size: int, given: dict[str, Any]) -> DataLoader[Any]:
     """A DataLoader that yields ``(index, batch)``, or an error where the data set or an option does not fit.
 
     Args:

@@ -156,8 +156,8 @@ class Policy(Protocol):
     A policy may also have
 
     - ``columns``: the `Column` s it needs remembered besides score, usage and seen;
-    - ``remember(rows, losses, *, ...) -> {column: tensor}``: how feedback becomes columns. Without it the score of a
-      sample is its last loss. What it takes by keyword the training loop has to pass to ``update``, one value for
+    - ``compute_columns(rows, losses, *, ...) -> {column: tensor}``: how feedback becomes columns. Without it the score
+      of a sample is its last loss. What it takes by keyword the training loop has to pass to ``update``, one value for
       each sample;
     - ``needs_feedback`` (default True): False where a draw does not depend on losses;
     - ``size_bounds(n, context) -> (fewest, most)`` where ``size`` is None;
@@ -192,7 +192,7 @@ class StepwisePolicy(Policy, Protocol):
         """The epoch's candidates, in the order in which the steps take their shares of them."""
         ...
 
-    def pick(self, part: np.ndarray, scores: np.ndarray, count: int, context: Context) -> np.ndarray:
+    def select_from(self, part: np.ndarray, scores: np.ndarray, count: int, context: Context) -> np.ndarray:
         """The `count` of the candidates `part`, with these `scores`, that one step trains on."""
         ...
 

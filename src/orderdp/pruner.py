@@ -1,4 +1,4 @@
-"""Feedback: what came back from a batch is remembered, and becomes the scalar to train on."""
+"""Pruner: a policy, a score table and where training stands; the class that a training loop uses."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from orderdp._epochs import Timeline
+from orderdp._epochs import EpochManager
 from orderdp._planning import Split, steps_within
-from orderdp._process_group import TeamOptions
+from orderdp._process_group import DistributedOptions
 from orderdp._torch import outside_graphs
 from orderdp._validation import (
     check_batch_size,
@@ -30,13 +30,13 @@ from orderdp.errors import ConfigError, DatasetError, FeedbackError, StateError,
 from orderdp.policies.learned import learned_threshold
 from orderdp.policy import Policy, Rows, Selection, StepwisePolicy, describe, epoch_sizes, total_samples
 from orderdp.samplers import FilteredSampler, PrunedBatchSampler, PrunedSampler
-from orderdp.score_table import Remember, ScoreTable
+from orderdp.score_table import ComputeColumns, ScoreTable
 
 __all__ = [
-    "Feedback",
     "FeedbackArguments",
+    "FeedbackWriter",
     "Pruner",
-    "Readings",
+    "PrunerInfo",
     "SameSteps",
     "checked_extra",
     "checked_index",
@@ -59,7 +59,7 @@ def checked_policy(policy: Any) -> Policy:
         )
     if getattr(policy, "every", "epoch") == "batch" and not isinstance(policy, StepwisePolicy):
         raise ConfigError(
-            f'{type(policy).__name__} has every="batch", so it must have the methods candidates and pick.'
+            f'{type(policy).__name__} has every="batch", so it must have the methods candidates and select_from.'
         )
     return policy
 
@@ -149,7 +149,7 @@ def checked_scores(scores: Any, index: torch.Tensor) -> torch.Tensor:
 
 
 class FeedbackArguments(NamedTuple):
-    """What a policy's `remember` takes by keyword.
+    """What a policy's `compute_columns` takes by keyword.
 
     Attributes:
         required: What it cannot do without.
@@ -160,11 +160,11 @@ class FeedbackArguments(NamedTuple):
     accepted: tuple[str, ...] | None = ()
 
 
-def feedback_arguments(remember: Callable[..., Any] | None) -> FeedbackArguments:
-    """What `remember` takes besides the rows and the losses, by its signature."""
-    if remember is None:
+def feedback_arguments(compute_columns: Callable[..., Any] | None) -> FeedbackArguments:
+    """What `compute_columns` takes besides the rows and the losses, by its signature."""
+    if compute_columns is None:
         return FeedbackArguments()
-    parameters = list(inspect.signature(remember).parameters.values())[2:]
+    parameters = list(inspect.signature(compute_columns).parameters.values())[2:]
     anything = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
     named = [p for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
     required = tuple(parameter.name for parameter in named if parameter.default is parameter.empty)
@@ -205,7 +205,7 @@ def checked_extra(
 _BATCH_LOSS_MEMORY = 0.8
 
 
-class Feedback:
+class FeedbackWriter:
     """The way of a batch's losses into the table and onto the clock. Its methods are those of `Pruner`.
 
     Args:
@@ -217,13 +217,13 @@ class Feedback:
         arguments: What the policy wants to know besides losses.
     """
 
-    def __init__(self, policy: Policy, table: ScoreTable, timeline: Timeline) -> None:
+    def __init__(self, policy: Policy, table: ScoreTable, timeline: EpochManager) -> None:
         self._policy = policy
         self._table = table
         self._timeline = timeline
         self._selector = timeline.selector
-        self._remember = getattr(policy, "remember", None)
-        self.arguments = feedback_arguments(self._remember)
+        self._compute_columns = getattr(policy, "compute_columns", None)
+        self.arguments = feedback_arguments(self._compute_columns)
         self._table_is_home = False  # whether it has moved to the device of the losses
 
     def update(
@@ -232,13 +232,13 @@ class Feedback:
         """Remembers a batch's losses and returns their weighted mean."""
         index = checked_index(index)
         losses = checked_losses(losses, index, reduced)
-        remember = self._remember
+        compute_columns = self._compute_columns
         result = self._weighted_mean(index, losses)
         mean = None
         if scores is not None:
             scores = checked_scores(scores, index)
         elif reduced:
-            scores, remember = losses.detach().expand(len(index)), _of_a_batch_loss(remember)
+            scores, compute_columns = losses.detach().expand(len(index)), _of_a_batch_loss(compute_columns)
         else:
             scores = losses.detach()
             mean = result if self._selector.weights is None else None
@@ -247,18 +247,22 @@ class Feedback:
         if not self._table_is_home:
             self._table.move(losses.device)
             self._table_is_home = True
-        self._table.write(index, scores, epoch=self._timeline.epoch, mean=mean, remember=remember, extra=extra)
+        self._table.write(
+            index, scores, epoch=self._timeline.epoch, mean=mean, compute_columns=compute_columns, extra=extra
+        )
         self._timeline.trained_on(index.numel())
         return result
 
     def observe(self, index: Any, scores: torch.Tensor, extra: dict[str, Any]) -> None:
         """Writes scores without counting as training."""
         index = checked_index(index)
-        remember = None
+        compute_columns = None
         if extra:
-            extra, remember = checked_extra(extra, self.arguments, index, self._policy), self._remember
+            extra, compute_columns = checked_extra(extra, self.arguments, index, self._policy), self._compute_columns
         scores = checked_scores(scores, index)
-        self._table.write(index, scores, epoch=self._timeline.epoch, trained=False, remember=remember, extra=extra)
+        self._table.write(
+            index, scores, epoch=self._timeline.epoch, trained=False, compute_columns=compute_columns, extra=extra
+        )
 
     def reduce(self, index: Any, losses: torch.Tensor) -> torch.Tensor:
         """The weighted mean alone."""
@@ -284,23 +288,23 @@ class Feedback:
         return losses.mean() if losses.numel() else losses.sum()  # the mean of nothing would be NaN
 
 
-def _of_a_batch_loss(remember: Remember | None) -> Remember:
+def _of_a_batch_loss(compute_columns: ComputeColumns | None) -> ComputeColumns:
     """How a batch's loss becomes the columns of each of its samples: by a moving average, as if that were its loss."""
 
     def averaged(rows: Rows, losses: torch.Tensor, **extra: Any) -> Mapping[str, torch.Tensor]:
         old = rows["score"]
         mixed = _BATCH_LOSS_MEMORY * old + (1 - _BATCH_LOSS_MEMORY) * losses
         score = torch.where(torch.isinf(old), losses, mixed)
-        if remember is None:
+        if compute_columns is None:
             return {"score": score}
-        new = remember(rows, score, **extra)
+        new = compute_columns(rows, score, **extra)
         # A policy with an average of its own is told the loss itself, or it would be averaged twice.
-        return {"score": score, **new} if new.get("score", score) is score else remember(rows, losses, **extra)
+        return {"score": score, **new} if new.get("score", score) is score else compute_columns(rows, losses, **extra)
 
     return averaged
 
 
-class Readings:
+class PrunerInfo:
     """What is known about a training: where it stands, what is remembered about its samples, what has been saved.
 
     Args:
@@ -310,7 +314,7 @@ class Readings:
         epochs: How many epochs are planned, or None.
     """
 
-    def __init__(self, policy: Policy, table: ScoreTable, timeline: Timeline, epochs: int | None) -> None:
+    def __init__(self, policy: Policy, table: ScoreTable, timeline: EpochManager, epochs: int | None) -> None:
         self.n = table.n
         self.policy = policy
         self.epochs = epochs
@@ -371,22 +375,22 @@ class Readings:
     # -- samples ---------------------------------------------------------------------------------------------
 
     @property
-    def owned(self) -> range:
+    def local_indices(self) -> range:
         """The samples whose scores this process holds: all, but with ``table="sharded"``."""
         return range(self._table.first, self._table.first + self._table.size)
 
     @property
     def scores(self) -> torch.Tensor:
-        """The score of every sample that is `owned`, a copy on the CPU; infinite for those nobody has seen."""
+        """The score of every sample that is `local_indices`, a copy on the CPU; infinite for those nobody has seen."""
         return torch.tensor(self._table["score"])
 
     @property
     def usage(self) -> torch.Tensor:
-        """How often every sample that is `owned` was trained on, a copy on the CPU."""
+        """How often every sample that is `local_indices` was trained on, a copy on the CPU."""
         return torch.tensor(self._table["usage"], dtype=torch.int64)
 
     @property
-    def seen(self) -> torch.Tensor:
+    def last_seen_epoch(self) -> torch.Tensor:
         """The epoch in which every sample was last trained on or observed, a copy on the CPU; -1 for never."""
         if "seen" not in self._table.declared:
             raise ConfigError('a sharded table keeps no epochs, to be small. Use table="replicated" to know them.')
@@ -429,7 +433,7 @@ class Readings:
         return torch.where(seen, scores, -torch.inf).topk(min(int(k), int(seen.sum()))).indices + self._table.first
 
     def _there(self) -> torch.Tensor | bool:
-        """Which of the `owned` samples are there."""
+        """Which of the `local_indices` samples are there."""
         return True
 
     def _learned(self) -> float:
@@ -467,7 +471,7 @@ class Readings:
             **self._timeline.selector.weights_used,
             **self._table.summary(self.epoch),
             "learned": self._learned(),
-            "nonfinite": self._timeline.complaints.nonfinite + self._table.strays()[0],
+            "nonfinite": self._timeline.complaints.nonfinite + self._table.invalid_counts()[0],
             "repeated": self._timeline.repeated,
             **self._timeline.team.traffic,
         }
@@ -480,7 +484,7 @@ class SameSteps(NamedTuple):
     lr_factor: float
 
 
-class Pruner(Readings):
+class Pruner(PrunerInfo):
     """What a training loop touches.
 
     ::
@@ -538,21 +542,21 @@ class Pruner(Readings):
             "epochs": epochs,
             "labels": checked_labels(labels, n),
             "raise_on_nan": on_nan == "raise",
-            "options": TeamOptions(checked_group(process_group), bool(shard), bool(pad)),
+            "options": DistributedOptions(checked_group(process_group), bool(shard), bool(pad)),
         }
         remembered: ScoreTable
-        timeline: Timeline
+        timeline: EpochManager
         self.table = checked_name(table, ("replicated", "sharded"), "table")
         checked_name(sharding, ("exact", "stratified"), "sharding")
         if self.table == "sharded":
-            from orderdp.distributed.sharded import assembled
+            from orderdp.distributed.sharded import build_sharded
 
-            remembered, timeline = assembled(policy, n, sharding, **given)
+            remembered, timeline = build_sharded(policy, n, sharding, **given)
         else:
             remembered = ScoreTable(n, getattr(policy, "columns", ()))
-            timeline = Timeline(policy, remembered, **given)
+            timeline = EpochManager(policy, remembered, **given)
         super().__init__(policy, remembered, timeline, epochs)
-        self._feedback = Feedback(policy, remembered, timeline)
+        self._feedback = FeedbackWriter(policy, remembered, timeline)
         self.shard = bool(shard)
         self._pad = bool(pad)
         self._warned_unsynced = False
@@ -652,7 +656,7 @@ class Pruner(Readings):
         accumulate: int = 1,
         split: Split = "samples",
     ) -> int:
-        """The number of optimiser steps in `epochs` epochs, for a learning-rate schedule.
+        """The number of optimizer steps in `epochs` epochs, for a learning-rate schedule.
 
         >>> from orderdp import OrderDP
         >>> Pruner(OrderDP(prune_ratio=0.4), 50_000).steps(200, 128)

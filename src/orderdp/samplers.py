@@ -16,20 +16,20 @@ import torch
 from torch.utils.data import BatchSampler, Sampler
 from torch.utils.data.distributed import DistributedSampler
 
-from orderdp._epochs import Epoch, FixedEpoch
+from orderdp._epochs import EpochOrder, Order
 from orderdp._planning import batches_in
 from orderdp._validation import check_batch_size
 from orderdp.errors import ConfigError, DatasetError, StateError
 
 if TYPE_CHECKING:
-    from orderdp._epochs import Serving, Timeline
+    from orderdp._epochs import EpochManager, OpenEpoch
 
 __all__ = [
-    "BatchCursor",
+    "BatchIterator",
     "FilteredSampler",
     "PrunedBatchSampler",
     "PrunedSampler",
-    "SampleCursor",
+    "SampleIterator",
     "check_length",
     "check_some_batch",
 ]
@@ -39,14 +39,14 @@ __all__ = [
 _CHUNK = 4096
 
 
-class _Cursor:
+class _EpochIterator:
     """Walks through one epoch.
 
     It has the two methods by which torchdata's StatefulDataLoader stores where it is. That loader then owns the
     position: it may have handed out fewer batches than it asked for, and skips some itself on the way back.
     """
 
-    def __init__(self, timeline: Timeline, serving: Serving, prefetched: int | None = None) -> None:
+    def __init__(self, timeline: EpochManager, serving: OpenEpoch, prefetched: int | None = None) -> None:
         self._timeline = timeline
         self._epoch, self._number, self._position, self._end, self._share = serving
         self._stride = 1 if self._share is None else self._share.world
@@ -60,8 +60,8 @@ class _Cursor:
             return
         self._refusals_left -= 1
         if self._refusals_left == 0:
-            self._timeline.ran_dry(self._epoch)
-            self._timeline.handed_out(self._epoch, certainly=self._prefetched is not None)
+            self._timeline.overran(self._epoch)
+            self._timeline.on_exhausted(self._epoch, certainly=self._prefetched is not None)
         raise StopIteration
 
     def _batch(self, batch_size: int) -> list[int]:
@@ -95,10 +95,10 @@ class _Cursor:
             )
 
 
-class SampleCursor(_Cursor):
+class SampleIterator(_EpochIterator):
     """Walks through an epoch sample by sample."""
 
-    def __init__(self, timeline: Timeline, serving: Serving) -> None:
+    def __init__(self, timeline: EpochManager, serving: OpenEpoch) -> None:
         super().__init__(timeline, serving)
         self._chunk: list[int] = []
         self._chunk_start = 0
@@ -116,10 +116,12 @@ class SampleCursor(_Cursor):
         return self._chunk[offset]
 
 
-class BatchCursor(_Cursor):
+class BatchIterator(_EpochIterator):
     """Walks through an epoch batch by batch."""
 
-    def __init__(self, timeline: Timeline, serving: Serving, batch_size: int, prefetched: int | None = None) -> None:
+    def __init__(
+        self, timeline: EpochManager, serving: OpenEpoch, batch_size: int, prefetched: int | None = None
+    ) -> None:
         super().__init__(timeline, serving, prefetched)
         self._batch_size = batch_size
         self._to_skip = 0
@@ -146,11 +148,11 @@ class PrunedSampler(Sampler[int]):
     arrangement = "as drawn"
     cut = None
 
-    def __init__(self, timeline: Timeline) -> None:
+    def __init__(self, timeline: EpochManager) -> None:
         self._timeline = timeline
 
     def __iter__(self) -> Iterator[int]:
-        return SampleCursor(self._timeline, self._timeline.open(self))
+        return SampleIterator(self._timeline, self._timeline.open(self))
 
     def __len__(self) -> int:
         """Samples in this process's share of a whole epoch, also while one is being resumed."""
@@ -159,16 +161,16 @@ class PrunedSampler(Sampler[int]):
     def check(self) -> None:
         """Nothing can be wrong here."""
 
-    def arrange(self) -> Epoch:
+    def arrange(self) -> Order:
         """The selection in the order in which it was drawn."""
         if self._timeline.stepwise:
             raise ConfigError(
                 'every="batch" chooses batch by batch, so it must know the batches; a sampler of single indices '
                 "does not. Use pruner.loader(...) or pruner.batch_sampler(...)."
             )
-        return self._timeline.as_drawn(self.arrangement)
+        return self._timeline.drawn_order(self.arrangement)
 
-    def end(self, epoch: Epoch, start: int) -> int:
+    def end(self, epoch: Order, start: int) -> int:
         """All of it."""
         return self._timeline.team.end_of(epoch, start, 1, drop_last=False)
 
@@ -187,7 +189,7 @@ class PrunedBatchSampler(Sampler[list[int]]):
 
     def __init__(
         self,
-        timeline: Timeline,
+        timeline: EpochManager,
         batch_size: int,
         drop_last: bool = False,
         *,
@@ -209,7 +211,7 @@ class PrunedBatchSampler(Sampler[list[int]]):
         if self._generator is not None:
             # So that a resumed epoch starts its workers with the seeds it had.
             self._generator.manual_seed(self._timeline.team.worker_seed(self._timeline.seed, serving.number))
-        return BatchCursor(self._timeline, serving, self.batch_size, self._prefetched)
+        return BatchIterator(self._timeline, serving, self.batch_size, self._prefetched)
 
     def __len__(self) -> int:
         """Batches of this process in a whole epoch, also while one is being resumed."""
@@ -227,13 +229,13 @@ class PrunedBatchSampler(Sampler[list[int]]):
         if self._dataset is not None:
             check_length(self._dataset, self._timeline.n)
 
-    def arrange(self) -> Epoch:
+    def arrange(self) -> Order:
         """The epoch as drawn, or step by step."""
         if self._timeline.stepwise:
-            return self._timeline.step_by_step(self.batch_size, self.drop_last)
+            return self._timeline.per_batch_order(self.batch_size, self.drop_last)
         return self.sampler.arrange()
 
-    def end(self, epoch: Epoch, start: int) -> int:
+    def end(self, epoch: Order, start: int) -> int:
         """The end of the last batch."""
         return self._timeline.team.end_of(epoch, start, *self.cut)
 
@@ -243,7 +245,7 @@ class PrunedBatchSampler(Sampler[list[int]]):
         return self.batch_size, self.drop_last
 
 
-def check_some_batch(timeline: Timeline, serving: Serving, batch_size: int) -> None:
+def check_some_batch(timeline: EpochManager, serving: OpenEpoch, batch_size: int) -> None:
     """Raises where an epoch that was opened has nothing to hand out, because smaller batches are left out."""
     if serving.end == 0 and not timeline.done:
         # Where every step chooses, the epoch itself has no more than its full batches.
@@ -280,7 +282,7 @@ class FilteredSampler(Sampler[Any]):
         repack: Whether to refill filtered batches to the inner sampler's batch size.
     """
 
-    def __init__(self, timeline: Timeline, inner: Iterable[Any], repack: bool = False) -> None:
+    def __init__(self, timeline: EpochManager, inner: Iterable[Any], repack: bool = False) -> None:
         _refuse_sharded(inner)
         if isinstance(inner, Iterator):
             raise ConfigError(
@@ -311,10 +313,10 @@ class FilteredSampler(Sampler[Any]):
         serving = self._timeline.open(self)
         if self._repack_to:
             check_some_batch(self._timeline, serving, self._repack_to)
-            return BatchCursor(self._timeline, serving, self._repack_to)
-        if isinstance(serving.epoch, FixedEpoch) and serving.epoch.cuts is not None:
-            return BatchCursor(self._timeline, serving, 1)
-        return SampleCursor(self._timeline, serving)
+            return BatchIterator(self._timeline, serving, self._repack_to)
+        if isinstance(serving.epoch, EpochOrder) and serving.epoch.cuts is not None:
+            return BatchIterator(self._timeline, serving, 1)
+        return SampleIterator(self._timeline, serving)
 
     def __len__(self) -> int:
         """Samples or, when repacked, batches in a whole epoch.
@@ -356,7 +358,7 @@ class FilteredSampler(Sampler[Any]):
     def check(self) -> None:
         """Nothing can be wrong before the inner sampler has been read."""
 
-    def arrange(self) -> Epoch:
+    def arrange(self) -> Order:
         """What the inner sampler gives, read to its end and filtered."""
         selected = np.zeros(self._timeline.n, dtype=np.bool_)
         selected[self._timeline.select().indices] = True
@@ -370,11 +372,11 @@ class FilteredSampler(Sampler[Any]):
                 f"the sampler gave {len(order)} indices, and none of them is among the {int(selected.sum())} samples "
                 "that were selected. Pass a sampler over the whole data set."
             )
-        return FixedEpoch(order[kept], cuts, self.arrangement)
+        return EpochOrder(order[kept], cuts, self.arrangement)
 
-    def end(self, epoch: Epoch, start: int) -> int:
+    def end(self, epoch: Order, start: int) -> int:
         """The end of the last sample or batch."""
-        if isinstance(epoch, FixedEpoch) and epoch.cuts is not None and self._timeline.team.sharded:
+        if isinstance(epoch, EpochOrder) and epoch.cuts is not None and self._timeline.team.sharded:
             raise ConfigError(
                 "batches that were filtered as they are differ in size and cannot be dealt out evenly to several "
                 "processes. Use pruner.filter(batch_sampler, repack=True), or Pruner(..., shard=False) where a "

@@ -1,4 +1,4 @@
-"""Columns of a table: which ones there are, the memory they take, and whether stored ones fit."""
+"""ScoreTable: what is stored about each sample, as columns."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = [
     "SEEN",
     "USAGE",
     "BatchRows",
-    "Remember",
+    "ComputeColumns",
     "ScoreTable",
     "allocated",
     "by_name",
@@ -122,10 +122,10 @@ def _torch_dtype(name: str) -> torch.dtype:
 _WIDEN_AT = 1 << 14
 
 
-_SETTLE_EVERY = 64
+_FLUSH_EVERY = 64
 
 
-Remember = Callable[..., Mapping[str, torch.Tensor]]
+ComputeColumns = Callable[..., Mapping[str, torch.Tensor]]
 
 
 class BatchRows:
@@ -193,7 +193,7 @@ class ScoreTable:
         Where there is no room, half as much again is made: so a value is moved a bounded number of times on average,
         however few rows are added at a time.
         """
-        self.settle()
+        self.flush()
         total = 0
         for name, column in self._columns.items():
             self._columns[name], moved = lengthened(column, self.n, n + 1, self.declared[name].initial)
@@ -212,7 +212,7 @@ class ScoreTable:
 
     def column(self, name: str) -> torch.Tensor:
         """The column called `name` on the table's device, with one row more than there are samples."""
-        self.settle()
+        self.flush()
         try:
             return self._columns[name]
         except KeyError:
@@ -245,7 +245,7 @@ class ScoreTable:
         epoch: int,
         trained: bool = True,
         mean: torch.Tensor | None = None,
-        remember: Remember | None = None,
+        compute_columns: ComputeColumns | None = None,
         extra: Mapping[str, Any] | None = None,
     ) -> None:
         """Remembers what a batch said.
@@ -260,22 +260,22 @@ class ScoreTable:
             epoch: The current epoch, for "seen".
             trained: Whether this counts as training ("usage").
             mean: The mean of the losses, where somebody has it: it tells whether all of them are finite.
-            remember: How losses become columns; None writes them to "score".
-            extra: More keyword arguments of `remember`.
+            compute_columns: How losses become columns; None writes them to "score".
+            extra: More keyword arguments of `compute_columns`.
         """
         index = self._checked(index)
         if losses.dtype is torch.float64:
             mean = None  # it may be finite where a loss is too large for the table
         if losses.dtype is not torch.float32 or losses.device != self.device:
             losses = losses.to(device=self.device, dtype=torch.float32, non_blocking=not self._on_host)
-        if self._on_host and remember is None and math.isfinite((losses.sum() if mean is None else mean).item()):
+        if self._on_host and compute_columns is None and math.isfinite((losses.sum() if mean is None else mean).item()):
             self._columns["score"].index_copy_(0, index, losses)
         else:
-            self._write_carefully(BatchRows(self, index, epoch), index, losses, remember, extra or {})
+            self._write_carefully(BatchRows(self, index, epoch), index, losses, compute_columns, extra or {})
         if trained:
             self._count(index, epoch)
         else:
-            self.settle()
+            self.flush()
             self._stamp(index, epoch)
 
     def check_range(self, index: torch.Tensor) -> None:
@@ -307,7 +307,7 @@ class ScoreTable:
         rows: BatchRows,
         index: torch.Tensor,
         losses: torch.Tensor,
-        remember: Remember | None,
+        compute_columns: ComputeColumns | None,
         extra: Mapping[str, Any],
     ) -> None:
         finite = torch.isfinite(losses)
@@ -315,7 +315,7 @@ class ScoreTable:
         usable = torch.where(finite, losses, mean)
         written = finite | (torch.isinf(rows["score"]) & finite.any())
         here = {name: self._here(value) for name, value in extra.items()}
-        new = {"score": usable, **({} if remember is None else remember(rows, usable, **here))}
+        new = {"score": usable, **({} if compute_columns is None else compute_columns(rows, usable, **here))}
         for name, values in new.items():
             _check_shape(name, values, losses, here)
         self._strays[0] += (~finite).sum()
@@ -338,13 +338,13 @@ class ScoreTable:
             column.index_copy_(0, torch.where(written, index, len(column) - 1), values)
 
     def _count(self, index: torch.Tensor, epoch: int) -> None:
-        if epoch != self._unsettled_epoch or len(self._unsettled) >= _SETTLE_EVERY:
-            self.settle()
+        if epoch != self._unsettled_epoch or len(self._unsettled) >= _FLUSH_EVERY:
+            self.flush()
             self._unsettled_epoch = epoch
         self._unsettled.append(index.clone())  # its owner may use the memory again
         self._writes += 1
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         """Writes usage and seen of the last steps."""
         if not self._unsettled:
             return
@@ -375,27 +375,27 @@ class ScoreTable:
         """The share of samples trained on at least once, and the mean age of the seen ones' scores, in epochs."""
         return {"coverage": float((self["usage"] > 0).mean()), "staleness": mean_age(self["seen"], epoch)}
 
-    def strays(self) -> tuple[int, int]:
+    def invalid_counts(self) -> tuple[int, int]:
         """How many losses were not finite and how many indices impossible. Waits for the device."""
         nonfinite, outside = self._strays.tolist()
         return nonfinite, outside
 
-    def forget_strays(self) -> None:
+    def clear_invalid_counts(self) -> None:
         """Counts them from 0 again."""
         self._strays.zero_()
 
     def counters(self) -> tuple[int, int, int]:
         """Losses that were not finite, impossible indices, and writes. Waits for the device."""
-        return (*self.strays(), self._writes)
+        return (*self.invalid_counts(), self._writes)
 
     def set_counters(self, nonfinite: int, outside: int, writes: int) -> None:
         """Sets the counters to what all ranks have counted together."""
         self._strays = torch.tensor([nonfinite, outside], dtype=torch.int64, device=self.device)
         self._writes = writes
 
-    def make_room(self, epoch: int) -> None:
+    def widen_counters(self, epoch: int) -> None:
         """Widens the counts before they can overflow. Called once an epoch."""
-        self.settle()
+        self.flush()
         if epoch >= _WIDEN_AT:
             self._columns["seen"] = self._columns["seen"].to(torch.int32)
         # Where batches repeat samples, a count may exceed the number of writes.
@@ -406,14 +406,14 @@ class ScoreTable:
 
     def state_dict(self) -> dict[str, Any]:
         """A copy of all columns on the CPU, and the counters."""
-        self.settle()
+        self.flush()
         columns = {name: column[: self.n].to("cpu", copy=True) for name, column in self._columns.items()}
-        return {"columns": columns, "strays": self._strays.to("cpu", copy=True), "writes": self._writes}
+        return {"columns": columns, "invalid_counts": self._strays.to("cpu", copy=True), "writes": self._writes}
 
     def check_state(self, state: Mapping[str, Any]) -> None:
         """Raises where `load_state_dict` would not fit, and changes nothing."""
         check_columns(state["columns"], self._columns, self.size)
-        if not isinstance(state["strays"], torch.Tensor) or state["strays"].shape != (2,):
+        if not isinstance(state["invalid_counts"], torch.Tensor) or state["invalid_counts"].shape != (2,):
             raise StateError("the checkpoint's counters are damaged. Use another checkpoint.")
         int(state["writes"])
 
@@ -428,7 +428,7 @@ class ScoreTable:
             column = torch.full((self.n + 1,), self.declared[name].initial, dtype=dtype)
             column[: self.n] = values.cpu()
             self._columns[name] = column.to(device)
-        self._strays = state["strays"].to(device, copy=True)
+        self._strays = state["invalid_counts"].to(device, copy=True)
         self._writes = int(state["writes"])
 
 
@@ -441,7 +441,7 @@ def _check_shape(name: str, values: torch.Tensor, losses: torch.Tensor, told: Ma
     hint = (
         f"Pass {other[0]} of shape {tuple(losses.shape)}, not {shapes[other[0]]}."
         if other
-        else "Look at the policy's `remember`."
+        else "Look at the policy's `compute_columns`."
     )
     raise FeedbackError(
         f"what a policy remembers as {name!r} must be one value for each of the {len(losses)} samples, got shape "

@@ -77,7 +77,7 @@ def tables(columns: Any = ()) -> Iterator[tuple[str, ScoreTable]]:
 
 def _trained_tables(policy: Policy) -> Iterator[tuple[str, ScoreTable]]:
     """Tables as a few batches of training leave them, with whatever else the policy wants to be told."""
-    remember = getattr(policy, "remember", None)
+    compute_columns = getattr(policy, "compute_columns", None)
     luck = torch.Generator().manual_seed(1)
     for name, share in (("everything trained on", 1.0), ("half of it trained on", 0.5)):
         table = ScoreTable(60, getattr(policy, "columns", ()))
@@ -85,10 +85,10 @@ def _trained_tables(policy: Policy) -> Iterator[tuple[str, ScoreTable]]:
             index = torch.randperm(int(60 * share), generator=luck)[:20]
             told = {
                 argument: torch.rand(20, generator=luck).round(decimals=1)
-                for argument in feedback_arguments(remember).required
+                for argument in feedback_arguments(compute_columns).required
             }
             losses = torch.rand(20, generator=luck)
-            table.write(index, losses, epoch=batch // 4, remember=remember, extra=told)
+            table.write(index, losses, epoch=batch // 4, compute_columns=compute_columns, extra=told)
         yield name, table
 
 

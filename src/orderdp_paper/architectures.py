@@ -94,7 +94,7 @@ _TABLE_ARCHITECTURES = Suite(
 
 # -- transformers ---------------------------------------------------------------------------------------------------
 
-_ADAMW: dict[str, Any] = {"optimiser": "adamw", "lr": 1e-3, "weight_decay": 0.05}
+_ADAMW: dict[str, Any] = {"optimizer": "adamw", "lr": 1e-3, "weight_decay": 0.05}
 
 
 _MIXED: dict[str, Any] = {"mixup": 0.8, "cutmix": 1.0, "label_smoothing": 0.1}
@@ -150,7 +150,7 @@ _TABLE_VIT = Suite(
                         "model": "timm:resnet50",
                         "epochs": 100,
                         "batch_size": 1024,
-                        "optimiser": "lamb",
+                        "optimizer": "lamb",
                         "lr": 5e-3,
                         "weight_decay": 0.02,
                         "mixup": 0.1,

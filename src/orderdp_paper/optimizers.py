@@ -1,4 +1,4 @@
-"""The paper's table on optimisers: no loss at the ratios it gives for them?"""
+"""The paper's table on optimizers."""
 
 from __future__ import annotations
 
@@ -13,52 +13,52 @@ __all__ = ["SUITES"]
 
 
 #: Learning rate and weight decay by scale; the paper prints those of SGD only.
-_OPTIMISERS: dict[str, dict[str, dict[str, Any]]] = {
+_OPTIMIZERS: dict[str, dict[str, dict[str, Any]]] = {
     "SGD": {"smoke": {}, "cpu": {}, "paper": {}},
     "AdamW": {
-        "smoke": {"optimiser": "adamw", "lr": 1e-2, "weight_decay": 0.01},
-        "cpu": {"optimiser": "adamw", "lr": 1e-2, "weight_decay": 0.05},
-        "paper": {"optimiser": "adamw", "lr": 1e-3, "weight_decay": 0.05},
+        "smoke": {"optimizer": "adamw", "lr": 1e-2, "weight_decay": 0.01},
+        "cpu": {"optimizer": "adamw", "lr": 1e-2, "weight_decay": 0.05},
+        "paper": {"optimizer": "adamw", "lr": 1e-3, "weight_decay": 0.05},
     },
     "LARS": {
-        "smoke": {"optimiser": "lars", "lr": 5.0},
-        "cpu": {"optimiser": "lars", "lr": 5.0},
-        "paper": {"optimiser": "lars", "lr": 5.0},
+        "smoke": {"optimizer": "lars", "lr": 5.0},
+        "cpu": {"optimizer": "lars", "lr": 5.0},
+        "paper": {"optimizer": "lars", "lr": 5.0},
     },
     "LAMB": {
-        "smoke": {"optimiser": "lamb", "lr": 2e-2, "weight_decay": 0.01},
-        "cpu": {"optimiser": "lamb", "lr": 2e-2, "weight_decay": 0.02},
-        "paper": {"optimiser": "lamb", "lr": 5e-3, "weight_decay": 0.02},
+        "smoke": {"optimizer": "lamb", "lr": 2e-2, "weight_decay": 0.01},
+        "cpu": {"optimizer": "lamb", "lr": 2e-2, "weight_decay": 0.02},
+        "paper": {"optimizer": "lamb", "lr": 5e-3, "weight_decay": 0.02},
     },
 }
 
 
-def _optimiser_parts(scale: str, base: dict[str, Any], seeds: int, full_run: float, controls: bool) -> tuple[Part, ...]:
+def _optimizer_parts(scale: str, base: dict[str, Any], seeds: int, full_run: float, controls: bool) -> tuple[Part, ...]:
     return tuple(
-        printed_part(paper_numbers.OPTIMISERS, name, {**base, **by_scale[scale]}, seeds, full_run, controls)
-        for name, by_scale in _OPTIMISERS.items()
+        printed_part(paper_numbers.OPTIMIZERS, name, {**base, **by_scale[scale]}, seeds, full_run, controls)
+        for name, by_scale in _OPTIMIZERS.items()
     )
 
 
-_TABLE_OPTIMISERS = Suite(
-    "table-optimisers",
+_TABLE_OPTIMIZERS = Suite(
+    "table-optimizers",
     "no loss with SGD, AdamW, LARS and LAMB",
-    paper_numbers.OPTIMISERS,
+    paper_numbers.OPTIMIZERS,
     {
         "smoke": Scale(
-            _optimiser_parts("smoke", smoke(optimiser="sgd"), 1, 0.2, controls=True),
+            _optimizer_parts("smoke", smoke(optimizer="sgd"), 1, 0.2, controls=True),
             CORES,
             SMOKE_MEMORY,
             "Digits and a plain network.",
         ),
         "cpu": Scale(
-            _optimiser_parts("cpu", cpu(optimiser="sgd"), 3, 115.0, controls=True),
+            _optimizer_parts("cpu", cpu(optimizer="sgd"), 3, 115.0, controls=True),
             CORES,
             CPU_MEMORY,
             "Fashion-MNIST, a network of nine layers, 10 epochs. Learning rates are ours.",
         ),
         "paper": Scale(
-            _optimiser_parts("paper", cifar("resnet50", "cifar10"), 3, 6000.0, controls=False),
+            _optimizer_parts("paper", cifar("resnet50", "cifar10"), 3, 6000.0, controls=False),
             CARD,
             CIFAR_MEMORY,
             "The paper prints the learning rate of SGD only; those of AdamW, LARS and LAMB are ours.",
@@ -69,4 +69,4 @@ _TABLE_OPTIMISERS = Suite(
 )
 
 
-SUITES = (_TABLE_OPTIMISERS,)
+SUITES = (_TABLE_OPTIMIZERS,)

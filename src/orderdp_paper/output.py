@@ -1,4 +1,4 @@
-"""What can be reproduced, and what each needs: time, memory, data."""
+"""What can be reproduced and what it needs; results of a suite as text."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def show_trials(suite: Suite, trials: Iterable[Trial], say: Callable[[str], None
         n, failed = n + 1, failed + (reason is not None)
         base = part.base
         say(
-            f"  {base['data']}, {base['model']}, {base.get('optimiser', 'sgd')}, {planned.method.name}: "
+            f"  {base['data']}, {base['model']}, {base.get('optimizer', 'sgd')}, {planned.method.name}: "
             f"{steps} step{'' if steps == 1 else 's'}, "
             + (f"{seconds:.3g} s a step" if reason is None else f"then it failed: {reason}")
         )

@@ -1,8 +1,4 @@
-"""The paper's own numbers, as it prints them.
-
-Each table is written as in the paper: the name of a row, then its numbers, group by group. ``-`` is a cell that the
-paper leaves empty, ``a±b`` a mean and its deviation.
-"""
+"""The paper's own numbers, as it prints them."""
 
 from __future__ import annotations
 
@@ -19,7 +15,7 @@ __all__ = [
     "IMAGENET_RATIOS",
     "JACCARD",
     "MOTIVATION",
-    "OPTIMISERS",
+    "OPTIMIZERS",
     "STABILITY",
     "STATIC",
     "TIME",
@@ -209,7 +205,7 @@ ARCHITECTURES = Printed(
 )
 
 
-OPTIMISERS = Printed(
+OPTIMIZERS = Printed(
     "Table 7",
     "CIFAR-10, ResNet-50, 200 epochs",
     read_grid(
@@ -221,7 +217,7 @@ OPTIMISERS = Printed(
         OrderDP  95.6 42.6  94.4 42.4  95.5 42.5  95.0 42.6
         """,
     ),
-    claim="no loss at about 42.5 %, whatever the optimiser",
+    claim="no loss at about 42.5 %, whatever the optimizer",
 )
 
 

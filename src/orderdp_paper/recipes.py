@@ -1,4 +1,4 @@
-"""What the suites are made of: recipes for each scale, and the methods that are compared."""
+"""Recipes of the suites at each scale, and the methods that they compare."""
 
 from __future__ import annotations
 

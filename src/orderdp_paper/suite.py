@@ -15,7 +15,7 @@ from orderdp.errors import ConfigError, DatasetError, RecordError
 from orderdp.experiments.config import Settings
 from orderdp.experiments.proxy_plan import is_recorded
 from orderdp.experiments.records import Run, read_run
-from orderdp.experiments.runner import Place
+from orderdp.experiments.runner import RunOptions
 from orderdp.experiments.selected_once import is_static
 from orderdp.experiments.statistics import Row, compare
 from orderdp_paper.printed import Printed
@@ -365,7 +365,7 @@ class _EnoughError(Exception):
     """As many steps as were asked for."""
 
 
-def try_out(parts: Sequence[Part], place: Place, steps: int) -> Iterator[Trial]:
+def try_out(parts: Sequence[Part], place: RunOptions, steps: int) -> Iterator[Trial]:
     """Trains every method of every part for a few steps, in a folder that is then removed.
 
     Static methods that need a proxy are left out: training it takes longer than a few steps. Nothing is tested.

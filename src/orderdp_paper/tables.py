@@ -83,7 +83,7 @@ def lossless_tables(suite: Suite, parts: Sequence[PartResults]) -> list[Table]:
     for part in parts:
         group = part.part.beside
         rows.append((f"{group}:", "", "", ""))
-        recipe = f"{part.title}, {part.part.base.get('optimiser', 'sgd')}, {_seeds(part.seeds)}"
+        recipe = f"{part.title}, {part.part.base.get('optimizer', 'sgd')}, {_seeds(part.seeds)}"
         verdicts = [f"{result.method.name}: {result.row.verdict}" for result in part.results[1:]]
         notes.append(" ".join([f"{group}: here {recipe}. {'; '.join(verdicts)}.", *fewer_seeds(part, paired=True)]))
         for result in part.results:

@@ -45,7 +45,7 @@ def write_records(folder: Path, seeds: tuple[int, ...] = (0, 1, 2)) -> Path:
 
 def _log(folder: Path, name: str, **config: Any) -> RunLog:
     log = RunLog(folder / "runs" / name.lower().replace(" ", "-").replace("%", "percent"))
-    shared = {"data": "digits", "model": "mlp-64", "batch_size": BATCH_SIZE, "optimiser": "sgd", "lr": 0.1}
+    shared = {"data": "digits", "model": "mlp-64", "batch_size": BATCH_SIZE, "optimizer": "sgd", "lr": 0.1}
     versions = {"orderdp": orderdp.__version__, "torch": torch.__version__}
     log.start({**shared, **config}, versions=versions, host=HOST, command=COMMAND)
     return log

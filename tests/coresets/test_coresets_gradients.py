@@ -22,7 +22,7 @@ from orderdp.coresets import (
     Proxy,
 )
 from orderdp.coresets._arrays import Gradients, softmax
-from orderdp.coresets.gradient_matching import follow_validation, pursue
+from orderdp.coresets.gradient_matching import follow_validation, omp
 from orderdp.coresets.influence import Hessian, anneal, influence_vectors, parameter_influence
 from orderdp.coresets.submodular import GradientKernel
 from orderdp.coresets.training_dynamics import agreement_with_the_rest, gradient_norms
@@ -164,7 +164,7 @@ def test_the_pursuit_solves_for_the_best_weights_at_every_step(seed: int, ridge:
     gradients, rows = flat_gradients(seed)
     target = rows.mean(0)
     for count in (1, 2, 5, 12):
-        found = pursue(gradients, gradients.mean(), count, ridge)
+        found = omp(gradients, gradients.mean(), count, ridge)
         assert (found.weights > 0).all()
         np.testing.assert_allclose(found.weights, best_weights(rows[found.places], target, ridge), atol=1e-4)
 
@@ -181,13 +181,13 @@ def test_each_step_takes_the_gradient_that_points_most_to_what_is_left(seed: int
         picks.append(int(along.argmax()))
     weights = best_weights(rows[picks], target, 1.0)
     wanted = {p for p, w in zip(picks, weights, strict=True) if w > 0}
-    assert set(pursue(gradients, gradients.mean(), len(wanted), 1.0).places.tolist()) == wanted
+    assert set(omp(gradients, gradients.mean(), len(wanted), 1.0).places.tolist()) == wanted
 
 
 @pytest.mark.parametrize("ridge", [0.0, 1.0])
 def test_what_is_left_of_the_target_never_grows(ridge: float) -> None:
     gradients, _ = flat_gradients(5, n=200)
-    objectives = np.array(pursue(gradients, gradients.mean(), 25, ridge).objectives)
+    objectives = np.array(omp(gradients, gradients.mean(), 25, ridge).objectives)
     assert len(objectives) >= 10
     assert (np.diff(objectives) <= 1e-9 + 1e-5 * objectives[:-1]).all()
 

@@ -23,7 +23,7 @@ from orderdp.coresets import (
     Margin,
     Moderate,
     MoSo,
-    OwnScores,
+    PrecomputedScores,
     Prototypes,
 )
 from orderdp.coresets._arrays import softmax
@@ -237,8 +237,8 @@ def test_prototypes_keep_the_farthest_or_the_nearest_of_their_cluster() -> None:
 
 def test_own_scores_are_kept_from_the_end_that_was_asked_for() -> None:
     arrays = Arrays(scores=[3.0, 1.0, 2.0, 5.0])
-    assert OwnScores(balanced=False).select(arrays, 0.5, seed=0).indices.tolist() == [0, 3]
-    assert OwnScores(balanced=False, keep="smallest").select(arrays, 0.5, seed=0).indices.tolist() == [1, 2]
+    assert PrecomputedScores(balanced=False).select(arrays, 0.5, seed=0).indices.tolist() == [0, 3]
+    assert PrecomputedScores(balanced=False, keep="smallest").select(arrays, 0.5, seed=0).indices.tolist() == [1, 2]
 
 
 def test_scores_are_ranked_as_they_were_given() -> None:
@@ -246,9 +246,13 @@ def test_scores_are_ranked_as_they_were_given() -> None:
     rng = np.random.default_rng(0)
     for scores in (1e9 + np.arange(1000.0), 1e39 * (1 + np.arange(1000.0)), 10**9 + np.arange(1000)):
         order = rng.permutation(1000)
-        kept = OwnScores(balanced=False).select(Arrays(scores=scores[order]), 0.99, seed=0).indices
+        kept = PrecomputedScores(balanced=False).select(Arrays(scores=scores[order]), 0.99, seed=0).indices
         assert kept.tolist() == np.flatnonzero(order >= 990).tolist()
-        kept = OwnScores(balanced=False, keep="smallest").select(Arrays(scores=scores[order]), 0.99, seed=0).indices
+        kept = (
+            PrecomputedScores(balanced=False, keep="smallest")
+            .select(Arrays(scores=scores[order]), 0.99, seed=0)
+            .indices
+        )
         assert kept.tolist() == np.flatnonzero(order < 10).tolist()
 
 
@@ -256,7 +260,9 @@ def test_the_precision_of_a_score_changes_no_choice_among_equal_ones() -> None:
     scores = np.random.default_rng(0).integers(0, 4, 500).astype(np.float32)
     for seed in range(5):
         single, double = (
-            OwnScores(balanced=False).select(Arrays(scores=scores.astype(dtype)), 0.7, seed=seed).indices.tolist()
+            PrecomputedScores(balanced=False)
+            .select(Arrays(scores=scores.astype(dtype)), 0.7, seed=seed)
+            .indices.tolist()
             for dtype in (np.float32, np.float64)
         )
         assert single == double
@@ -266,5 +272,5 @@ def test_equal_scores_are_chosen_among_fairly_and_by_the_seed() -> None:
     arrays = Arrays(scores=np.zeros(40))
     counts = np.zeros(40)
     for seed in range(1000):
-        counts[OwnScores(balanced=False).select(arrays, 0.75, seed=seed).indices] += 1
+        counts[PrecomputedScores(balanced=False).select(arrays, 0.75, seed=seed).indices] += 1
     assert np.abs(counts / 1000 - 0.25).max() < 5 * sqrt(0.25 * 0.75 / 1000)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from orderdp import OrderDP, Pruner, alternate_flip
 from orderdp._draw import fair_hash, key64
-from orderdp.datasets import Augment, ImageData, Pictures, Split, normalise
+from orderdp.datasets import Augment, ImageBatches, ImageData, Split, normalise
 from orderdp.datasets import images as augment
 from orderdp.errors import ConfigError, FeedbackError, IndexRangeError
 from orderdp.experiments.config import Settings
@@ -62,7 +62,7 @@ def test_pictures_are_the_augmented_and_normalised_samples(padded_at_once: bool,
     if not padded_at_once:
         monkeypatch.setattr(augment, "_LARGEST_COPY", 0)
     own = split((20, 3, 8, 6))
-    pictures = Pictures(own, Augment(2, True), (0.4, 0.5, 0.6), (0.2, 0.3, 0.4))
+    pictures = ImageBatches(own, Augment(2, True), (0.4, 0.5, 0.6), (0.2, 0.3, 0.4))
     index = torch.tensor([7, 0, 19, 7])
     expected = np.stack([slowly(own.images[i].numpy(), int(i), 2, True, 3, 11) for i in index])
     found = pictures.train_batch(index, epoch=11, seed=3)
@@ -73,7 +73,7 @@ def test_pictures_are_the_augmented_and_normalised_samples(padded_at_once: bool,
 
 
 def test_a_sample_looks_the_same_in_whatever_batch_and_order() -> None:
-    pictures = Pictures(split((50, 1, 9, 9)), Augment(3, True), [0.5], [0.25])
+    pictures = ImageBatches(split((50, 1, 9, 9)), Augment(3, True), [0.5], [0.25])
     whole = pictures.train_batch(torch.arange(50), epoch=4, seed=1)
     order = torch.from_numpy(np.random.default_rng(0).permutation(50))
     for part in order.split(7):
@@ -82,7 +82,7 @@ def test_a_sample_looks_the_same_in_whatever_batch_and_order() -> None:
 
 def test_epochs_seeds_and_samples_look_different() -> None:
     same = Split(images((1, 1, 9, 9)).expand(200, 1, 9, 9).contiguous(), torch.zeros(200, dtype=torch.int64))
-    pictures = Pictures(same, Augment(4, True), [0.5], [0.25])
+    pictures = ImageBatches(same, Augment(4, True), [0.5], [0.25])
     index = torch.arange(200)
     first = pictures.train_batch(index, epoch=0, seed=0)
     assert len(torch.unique(first, dim=0)) > 80  # of 162 possible pictures of this image
@@ -111,7 +111,7 @@ def test_without_padding_and_mirroring_images_stay_as_they_are() -> None:
 def test_the_images_themselves_are_not_written_to() -> None:
     own = split((10, 1, 6, 6))
     before = own.images.clone()
-    pictures = Pictures(own, Augment(1, True), [0.5], [0.5])
+    pictures = ImageBatches(own, Augment(1, True), [0.5], [0.5])
     pictures.train_batch(torch.arange(10), 0, 0)
     pictures.eval_batch(torch.arange(10))
     floats = torch.ones(3, 2)
@@ -146,10 +146,10 @@ def test_bad_settings_are_errors() -> None:
         with pytest.raises(ConfigError, match="padding must be a whole number of pixels"):
             Augment(padding)
     with pytest.raises(ConfigError, match="padding must be smaller than the image, got 5 for 5 x 9"):
-        Pictures(split((2, 1, 5, 9)), Augment(5), [0.5], [0.5])
+        ImageBatches(split((2, 1, 5, 9)), Augment(5), [0.5], [0.5])
     rows = Split(torch.ones(4, 3), torch.zeros(4, dtype=torch.int64))
     with pytest.raises(ConfigError, match=r"only images \(n, channels, height, width\) can be augmented"):
-        Pictures(rows, Augment(1), [0.5], [0.5])
+        ImageBatches(rows, Augment(1), [0.5], [0.5])
 
 
 # -- flips that alternate -----------------------------------------------------------------------------------------
@@ -186,7 +186,7 @@ def test_a_batch_with_alternating_flips_has_the_crops_of_random_ones(shape, padd
     found = Augment(padding, "alternate").batch(own, index, seed=seed, epoch=epoch, visits=visits)
     for k, (i, v) in enumerate(zip(index.tolist(), visits.tolist(), strict=True)):
         assert torch.equal(found[k], crops[k].flip(-1) if is_mirrored(i, v, seed) else crops[k])
-    pictures = Pictures(Split(own, torch.zeros(shape[0])), Augment(padding, "alternate"), [0.0], [1 / 255])
+    pictures = ImageBatches(Split(own, torch.zeros(shape[0])), Augment(padding, "alternate"), [0.0], [1 / 255])
     rows = torch.arange(shape[0])
     expected = Augment(padding, "alternate").batch(own, rows, seed=seed, epoch=epoch, visits=visits)
     assert torch.equal(pictures.train_batch(rows, epoch, seed, visits), normalise(expected, [0.0], [1 / 255]))

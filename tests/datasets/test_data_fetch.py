@@ -18,7 +18,7 @@ import pytest
 from orderdp.datasets import catalog as catalogue
 from orderdp.datasets import fetch, fetch_command, load
 from orderdp.datasets import fetching as downloading
-from orderdp.datasets.catalog import KNOWN, DebianPackage, Download, NpmPackage
+from orderdp.datasets.catalog import DATASETS, DebianPackage, Download, NpmPackage
 from orderdp.datasets.fetching import UnavailableError, download
 from orderdp.datasets.files import sha256
 from orderdp.errors import ConfigError, DatasetError
@@ -229,7 +229,7 @@ def idx_source(server: Server, files: dict[str, bytes]) -> Download:
 
 
 def register(monkeypatch: pytest.MonkeyPatch, known: catalogue.Known) -> None:
-    monkeypatch.setitem(KNOWN, known.name, known)
+    monkeypatch.setitem(DATASETS, known.name, known)
 
 
 def test_a_data_set_is_fetched_decompressed_checked_and_loaded(server, tmp_path, monkeypatch) -> None:
@@ -266,7 +266,7 @@ def test_content_that_is_not_the_published_one_is_refused_and_forgotten(server, 
     register(monkeypatch, made.tiny(made.idx_files(), source))
     with pytest.raises(DatasetError) as caught:
         fetch("tiny")
-    expected = KNOWN["tiny"].files["train-images-idx3-ubyte"]
+    expected = DATASETS["tiny"].files["train-images-idx3-ubyte"]
     for text in (
         "the loopback",
         "train-images-idx3-ubyte",
@@ -391,7 +391,7 @@ def test_bad_arguments_are_errors() -> None:
 
 def test_every_source_of_a_known_data_set_has_a_checksum_that_is_looked_at() -> None:
     for name in catalogue.NAMES:
-        known = KNOWN[name]
+        known = DATASETS[name]
         assert bool(known.files) == bool(known.sources) == (name != "digits")
         for source in known.sources:
             if isinstance(source, Download):

@@ -30,7 +30,7 @@ from orderdp.datasets import (
     where,
     with_label_noise,
 )
-from orderdp.datasets.catalog import KNOWN
+from orderdp.datasets.catalog import DATASETS
 from orderdp.datasets.modify import Modifiers, parse
 from orderdp.errors import ConfigError, DatasetError
 from tests import data_support as made
@@ -40,7 +40,7 @@ from tests import data_support as made
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache of this test's own, and a data set called "tiny"."""
     monkeypatch.setenv("ORDERDP_DATA", str(tmp_path / "cache"))
-    monkeypatch.setitem(KNOWN, "tiny", made.tiny(made.idx_files()))
+    monkeypatch.setitem(DATASETS, "tiny", made.tiny(made.idx_files()))
     return tmp_path / "cache"
 
 
@@ -73,7 +73,7 @@ def test_the_data_directory_comes_before_the_cache_and_the_cache_before_the_syst
     tmp_path, cache, monkeypatch
 ) -> None:
     system = made.write(tmp_path / "system", made.idx_files())
-    monkeypatch.setitem(KNOWN, "tiny", replace(KNOWN["tiny"], system=(str(system),)))
+    monkeypatch.setitem(DATASETS, "tiny", replace(DATASETS["tiny"], system=(str(system),)))
     assert where("tiny", tmp_path / "mine") == system
     made.write(cache / "tiny", made.idx_files())
     assert where("tiny", tmp_path / "mine") == cache / "tiny"
@@ -102,7 +102,7 @@ def test_known_files_are_recognised_by_path_too(tmp_path: Path) -> None:
 def test_every_form_of_cifar_has_the_checksums_of_the_original(family, tmp_path, monkeypatch) -> None:
     binary = made.cifar10_binary() if family == "cifar10" else made.cifar100_binary()
     forms = [made.cifar10_pickles(2), made.cifar10_pngs()] if family == "cifar10" else [made.cifar100_pickles()]
-    monkeypatch.setitem(KNOWN, "tiny", made.tiny(binary, family=family))
+    monkeypatch.setitem(DATASETS, "tiny", made.tiny(binary, family=family))
     for number, files in enumerate([binary, *forms]):
         folder = made.write(tmp_path / str(number), files)
         assert load("tiny", folder).name == "tiny"
@@ -114,7 +114,7 @@ def test_data_that_are_not_there_say_where_was_looked_and_how_to_get_them(tmp_pa
     message = str(caught.value)
     for text in (str(tmp_path / "mine"), str(cache), f"`orderdp data fetch tiny --data-dir {tmp_path / 'mine'}`"):
         assert text in message
-    monkeypatch.setitem(KNOWN, "tiny", replace(KNOWN["tiny"], system=("/no/such/place",)))
+    monkeypatch.setitem(DATASETS, "tiny", replace(DATASETS["tiny"], system=("/no/such/place",)))
     with pytest.raises(DatasetError, match=r"Looked in .*, /no/such/place\. Get it with `orderdp data fetch tiny`"):
         load("tiny")
 
@@ -132,7 +132,7 @@ def test_a_changed_file_is_named_with_both_checksums(damage, cache: Path) -> Non
     files = made.idx_files()
     files["t10k-images-idx3-ubyte"] = damage(files["t10k-images-idx3-ubyte"])
     found = made.tiny(files).files["t10k-images-idx3-ubyte"]
-    expected = KNOWN["tiny"].files["t10k-images-idx3-ubyte"]
+    expected = DATASETS["tiny"].files["t10k-images-idx3-ubyte"]
     made.write(cache / "tiny", files)
     with pytest.raises(DatasetError) as caught:
         load("tiny")
@@ -142,7 +142,7 @@ def test_a_changed_file_is_named_with_both_checksums(damage, cache: Path) -> Non
 
 
 def test_a_file_of_another_data_set_is_recognised(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(KNOWN, "other", made.tiny(made.idx_files(seed=1), name="other"))
+    monkeypatch.setitem(DATASETS, "other", made.tiny(made.idx_files(seed=1), name="other"))
     made.write(cache / "tiny", made.idx_files(seed=1))
     with pytest.raises(DatasetError, match="It is train-images-idx3-ubyte of other"):
         load("tiny")
@@ -168,7 +168,7 @@ def test_the_digits_are_always_there() -> None:
 def test_the_list_has_a_row_for_every_name_and_says_where_it_is(cache: Path) -> None:
     made.write(cache / "tiny", made.idx_files())
     rows = {row[0]: row for row in list_rows()}
-    assert set(rows) == set(KNOWN)
+    assert set(rows) == set(DATASETS)
     assert rows["tiny"] == ("tiny", "30 + 10", "1 x 5 x 4", str(cache / "tiny"), "orderdp data fetch tiny")
     assert rows["digits"][3] == str(where("digits"))
     assert where("digits").is_dir()
@@ -177,7 +177,7 @@ def test_the_list_has_a_row_for_every_name_and_says_where_it_is(cache: Path) -> 
 
 def test_what_is_known_fits_together() -> None:
     for name in room.NAMES:
-        known = KNOWN[name]
+        known = DATASETS[name]
         assert known.name == name
         assert len(set(known.class_names)) == len(known.class_names) == (100 if name == "cifar100" else 10)
         assert all(len(digest) == 64 and int(digest, 16) for digest in known.files.values())

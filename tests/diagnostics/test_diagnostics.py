@@ -388,7 +388,7 @@ def test_the_mean_age_is_what_the_pruner_calls_staleness() -> None:
     pruner = Pruner(OrderDP(0.6), data)
     for _ in range(4):
         train_epoch(pruner, pruner.loader(data, batch_size=7))
-        ages = score_ages(pruner.seen, pruner.epoch)
+        ages = score_ages(pruner.last_seen_epoch, pruner.epoch)
         assert ages.mean == pytest.approx(pruner.report()["staleness"])
         assert ages.unseen == pytest.approx(1 - pruner.report()["coverage"])
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from orderdp import OrderDP, Pruner
-from orderdp.distributed import Packed
+from orderdp.distributed import DCPState
 from orderdp.errors import GroupError, StateError, UnsyncedStateWarning
 from orderdp.policies import UCB, InfoBatch
 from tests import distributed_work
@@ -334,11 +334,11 @@ def test_syncing_alone_does_nothing() -> None:
 def test_a_packed_state_comes_back_and_nothing_else_is_taken_for_one() -> None:
     pruner, other, third = (Pruner(OrderDP(0.4), N) for _ in range(3))
     train(pruner, 1, stop_after=2)
-    Packed(other).load_state_dict(Packed(pruner).state_dict())
+    DCPState(other).load_state_dict(DCPState(pruner).state_dict())
     third.load_state_dict(pruner.state_dict())
     assert_same_state(other.state_dict(), third.state_dict())
     with pytest.raises(StateError, match="got NoneType"):
-        Packed(other).load_state_dict(pruner.state_dict())
+        DCPState(other).load_state_dict(pruner.state_dict())
 
 
 def test_counts_that_outgrow_two_bytes_are_widened_by_what_others_have_counted() -> None:

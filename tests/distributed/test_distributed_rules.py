@@ -27,7 +27,7 @@ class Remembering(OrderDP):
 
     columns = (Column("mean", 0.0), Column("hits", 0, "int32", "sum"), Column("total", 0.5, "float64", "sum"))
 
-    def remember(self, rows, losses):
+    def compute_columns(self, rows, losses):
         return {
             "score": losses,
             "mean": rows["mean"] * 0.7 + losses * 0.3,
@@ -617,7 +617,7 @@ def test_a_column_of_true_and_false_is_exchanged() -> None:
     class Right(KeepAll):
         columns = (Column("right", initial=0, dtype="bool"),)
 
-        def remember(self, rows: Any, losses: torch.Tensor, *, right: torch.Tensor) -> dict[str, torch.Tensor]:
+        def compute_columns(self, rows: Any, losses: torch.Tensor, *, right: torch.Tensor) -> dict[str, torch.Tensor]:
             return {"score": losses, "right": right}
 
     def work(rank: MemoryRank) -> list[bool]:

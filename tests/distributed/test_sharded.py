@@ -12,7 +12,7 @@ import torch
 
 from orderdp import OrderDP, Pruner
 from orderdp.distributed.collectives import Exchange
-from orderdp.distributed.sharded_epoch import moves
+from orderdp.distributed.sharded_epoch import transfer_plan
 from orderdp.distributed.sharded_table import MOST_USES
 from orderdp.errors import ConfigError, GroupError, IndexRangeError, NonFiniteLossError
 from orderdp.policies import UCB, DynamicRandom
@@ -54,7 +54,7 @@ def test_ranks_with_a_part_each_train_on_what_one_process_would_and_remember_the
         pruner = pruner_on(rank, policy)
         visited = [train_epoch(pruner) for _ in range(EPOCHS)]
         pruner.sync()
-        return visited, pruner.scores, pruner.usage, pruner.report(), pruner.owned
+        return visited, pruner.scores, pruner.usage, pruner.report(), pruner.local_indices
 
     ranks = all_fine(in_threads(world, work, kind=FullRank))
     for epoch in range(EPOCHS):
@@ -63,7 +63,7 @@ def test_ranks_with_a_part_each_train_on_what_one_process_would_and_remember_the
         assert sorted(chain(*shares)) == sorted(expected[epoch])
     assert torch.equal(torch.cat([scores for _, scores, *_ in ranks]), whole.scores)
     assert torch.equal(torch.cat([usage for _, _, usage, *_ in ranks]), whole.usage)
-    assert [i for *_, owned in ranks for i in owned] == list(range(N))
+    assert [i for *_, local_indices in ranks for i in local_indices] == list(range(N))
     for name in ("epoch", "samples", "kept", "pruned", "saved", "nominal_saved"):
         assert {report[name] for *_, report, _ in ranks} == {whole.report()[name]}
     assert "staleness" not in ranks[0][3]
@@ -132,7 +132,7 @@ def test_picks_and_losses_that_travel_take_a_few_bytes_each_even_if_all_hard_sam
 
     def work(rank: FullRank) -> Any:
         pruner = pruner_on(rank, OrderDP(0.6, exploration=1.0), n=n)
-        seen = pruner.owned
+        seen = pruner.local_indices
         pruner.observe(torch.arange(seen.start, seen.stop), torch.arange(seen.start, seen.stop) / 10)
         first = train_epoch(pruner)
         pruner.sync()
@@ -252,8 +252,8 @@ def test_a_loader_and_its_workers_take_the_same_lines() -> None:
 def test_the_hardest_of_a_part_are_named_by_their_place_in_the_data_set() -> None:
     def work(rank: FullRank) -> Any:
         pruner = pruner_on(rank)
-        owned = torch.arange(pruner.owned.start, pruner.owned.stop)
-        pruner.observe(owned, owned.float())
+        local_indices = torch.arange(pruner.local_indices.start, pruner.local_indices.stop)
+        pruner.observe(local_indices, local_indices.float())
         return pruner.hardest(2).tolist()
 
     assert all_fine(in_threads(3, work, kind=FullRank)) == [[29, 28], [59, 58], [89, 88]]
@@ -263,7 +263,7 @@ def test_the_hardest_of_a_part_are_named_by_their_place_in_the_data_set() -> Non
 def test_moves_even_out_and_nobody_gives_what_it_needs(counts: list[int], each: int) -> None:
     for turn in range(len(counts)):
         targets = np.full(len(counts), each)
-        table = moves(np.array(counts), targets, turn)
+        table = transfer_plan(np.array(counts), targets, turn)
         after = np.array(counts) - table.sum(axis=1) + table.sum(axis=0)
         assert after.sum() == sum(counts)
         assert (np.diag(table) == 0).all()
@@ -355,7 +355,7 @@ def test_what_nobody_has_all_of_or_is_not_kept_cannot_be_looked_at() -> None:
     with pytest.raises(ConfigError, match="each process has its own part"):
         pruner.preview()
     with pytest.raises(ConfigError, match="keeps no epochs"):
-        _ = pruner.seen
+        _ = pruner.last_seen_epoch
 
 
 def test_more_processes_than_samples_kept_are_refused() -> None:

@@ -15,8 +15,8 @@ from orderdp import Budget, Context, OrderDP, Unlearned, theory
 from orderdp import _draw as kernels
 from orderdp.distributed import bit_set as bits_module
 from orderdp.distributed import sharded_epoch as order_module
-from orderdp.distributed.bit_set import Bits, Shard, ones_in
-from orderdp.distributed.collectives import Wires
+from orderdp.distributed.bit_set import BitSet, Shard, ones_in
+from orderdp.distributed.collectives import Collectives
 from orderdp.distributed.sharded_epoch import TwoLevelOrder
 from orderdp.distributed.sharded_topk import (
     DIGIT,
@@ -24,9 +24,9 @@ from orderdp.distributed.sharded_topk import (
     UNSEEN,
     chosen_among,
     digit_counts,
-    drawn,
     keys_of,
     pool_bits,
+    select_shard,
     smallest,
     turned,
 )
@@ -48,7 +48,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(order_module, "WINDOW", 2)
 
 
-def members(bits: Bits) -> list[int]:
+def members(bits: BitSet) -> list[int]:
     return [int(sample) for start, stop in bits.pieces() for sample in bits.samples(start, stop)]
 
 
@@ -65,12 +65,12 @@ def scores_with_ties(n: int, levels: int, unseen: float, seed: int) -> np.ndarra
 
 def sharded_draw(
     policy: OrderDP, scores: np.ndarray, world: int, context: Context, sharding: Any = "exact", kind: Any = FullRank
-) -> tuple[list[list[int]], list[Wires]]:
+) -> tuple[list[list[int]], list[Collectives]]:
     """What each rank draws."""
 
-    def work(rank: MemoryRank) -> tuple[list[int], Wires]:
-        shard, wires = Shard(len(scores), rank.rank, world), Wires(rank if world > 1 else None)
-        return members(drawn(policy, shard, lambda a, b: scores[a:b], context, wires, sharding)), wires
+    def work(rank: MemoryRank) -> tuple[list[int], Collectives]:
+        shard, wires = Shard(len(scores), rank.rank, world), Collectives(rank if world > 1 else None)
+        return members(select_shard(policy, shard, lambda a, b: scores[a:b], context, wires, sharding)), wires
 
     results = all_fine(in_threads(world, work, kind=kind))
     return [kept for kept, _ in results], [wires for _, wires in results]
@@ -262,7 +262,7 @@ def test_draws_in_strata_follow_the_weights() -> None:
         for rank in range(world):
             shard = Shard(n, rank, world)
             context = Context(n=n, epoch=0, seed=seed)
-            kept = drawn(policy, shard, lambda a, b: losses[a:b], context, Wires(), "stratified")
+            kept = select_shard(policy, shard, lambda a, b: losses[a:b], context, Collectives(), "stratified")
             counts[members(kept)] += 1
     expected = theory.stratified_weights(losses, s, q, world)
     error = np.sqrt(expected * (1 - expected) / draws)
@@ -332,19 +332,19 @@ def test_bits_are_a_set() -> None:
     rng = np.random.default_rng(0)
     for start, stop in [(0, 1), (3, 70), (64, 128), (100, 1000), (65_000, 200_000)]:
         chosen = np.sort(rng.choice(np.arange(start, stop), (stop - start + 1) // 2, replace=False))
-        bits = Bits(start, stop)
+        bits = BitSet(start, stop)
         bits.add(chosen)
         assert members(bits) == chosen.tolist()
         assert len(bits) == len(chosen) == ones_in(bits.words).sum()
-        twin = Bits(start, stop)
+        twin = BitSet(start, stop)
         for low, high in twin.pieces():
             twin.put(low, bits.mask(low, high))
         assert np.array_equal(twin.words, bits.words)
         twin.remove(chosen[::2])
         assert members(twin) == np.setdiff1d(chosen, chosen[::2]).tolist()
         assert members(bits) == chosen.tolist()
-    assert len(Bits(5, 5)) == 0
-    assert members(Bits(70, 64)) == []
+    assert len(BitSet(5, 5)) == 0
+    assert members(BitSet(70, 64)) == []
 
 
 def test_members_are_chosen_as_positions_of_one_list(small_pieces: None) -> None:
@@ -353,7 +353,7 @@ def test_members_are_chosen_as_positions_of_one_list(small_pieces: None) -> None
     found, before = [], 0
     for rank in range(3):
         shard = Shard(500, rank, 3)
-        part = Bits(shard.start, shard.stop)
+        part = BitSet(shard.start, shard.stop)
         part.add(everything[(everything >= shard.start) & (everything < shard.stop)])
         found += members(chosen_among(part, before, 260, 90, streams(4)))
         before += len(part)
@@ -364,7 +364,7 @@ def test_members_are_chosen_as_positions_of_one_list(small_pieces: None) -> None
 
 
 def some_order(seed: int = 0, n_guests: int = 9) -> tuple[TwoLevelOrder, list[int]]:
-    own = Bits(100, 900)
+    own = BitSet(100, 900)
     own.add(np.sort(np.random.default_rng(seed).choice(np.arange(100, 900), 350, replace=False)))
     guests = np.arange(1000, 1000 + n_guests)
     return TwoLevelOrder(own, guests, streams(seed)), [*members(own), *guests.tolist()]
@@ -393,7 +393,7 @@ def test_what_is_left_is_what_comes_later(small_pieces: None, position: int) -> 
 
 def test_every_sample_is_as_likely_early_as_late(small_pieces: None) -> None:
     n, rounds = 320, 2000
-    everything = Bits(0, n)
+    everything = BitSet(0, n)
     everything.add(np.arange(n))
     places = np.zeros(n)
     for seed in range(rounds):
@@ -404,7 +404,7 @@ def test_every_sample_is_as_likely_early_as_late(small_pieces: None) -> None:
 
 
 def test_a_window_mixes_samples_from_all_over() -> None:
-    everything = Bits(0, 1_000_000)
+    everything = BitSet(0, 1_000_000)
     for start, stop in everything.pieces():
         everything.put(start, np.ones(stop - start, dtype=np.bool_))
     order = TwoLevelOrder(everything, np.empty(0, dtype=np.int64), streams(0))

@@ -11,22 +11,22 @@ import torch
 
 from orderdp import OrderDP, Pruner
 from orderdp.distributed.bit_set import Shard
-from orderdp.distributed.sharded_epoch import Guests
-from orderdp.distributed.sharded_table import ShardTable
+from orderdp.distributed.sharded_epoch import RemoteSamples
+from orderdp.distributed.sharded_table import ShardedTable
 from orderdp.errors import IndexRangeError
-from orderdp.pruner import Feedback
+from orderdp.pruner import FeedbackWriter
 from tests.test_no_sync import Spy
 
 
-def table_with_guests(guests: list[int] | None = None, rank: int = 1) -> ShardTable:
-    table = ShardTable(Shard(90, rank, 2))
+def table_with_guests(guests: list[int] | None = None, rank: int = 1) -> ShardedTable:
+    table = ShardedTable(Shard(90, rank, 2))
     index = np.array([3, 5, 40] if guests is None else guests)
-    table.welcome(Guests(index, np.arange(len(index), dtype=np.float32)))
+    table.set_remote_rows(RemoteSamples(index, np.arange(len(index), dtype=np.float32)))
     return table
 
 
 def test_a_part_has_rows_for_its_own_samples_and_unseen_ones_are_infinite() -> None:
-    table = ShardTable(Shard(90, 1, 2))
+    table = ShardedTable(Shard(90, 1, 2))
     assert (table.n, table.first, table.size) == (90, 45, 45)
     assert np.isposinf(table["score"]).all()
     assert table["score"].shape == table["usage"].shape == (45,)
@@ -49,7 +49,7 @@ def test_feedback_about_guests_is_kept_apart_until_it_is_told(on_host: bool) -> 
     assert len(table.learnt_of_guests()[0]) == 0
     table.write(torch.tensor([40]), torch.tensor([2.0]), epoch=0)
     assert table.learnt_of_guests()[0].tolist() == [40], "trained on again with the same loss"
-    table.welcome(Guests(np.array([3, 7, 8]), np.ones(3, dtype=np.float32)))
+    table.set_remote_rows(RemoteSamples(np.array([3, 7, 8]), np.ones(3, dtype=np.float32)))
     assert len(table.learnt_of_guests()[0]) == 0, "nothing is known of new guests, whatever was of those before"
 
 
@@ -58,7 +58,7 @@ def test_on_a_device_a_sample_without_a_row_is_counted_and_written_nowhere() -> 
     table._on_host = False
     before = table["score"].copy()
     table.write(torch.tensor([4, -1, 90, 44]), torch.tensor([1.0, 2.0, 3.0, 4.0]), epoch=0)
-    assert table.strays() == (0, 4)
+    assert table.invalid_counts() == (0, 4)
     assert np.array_equal(table["score"], before)
     assert len(table.learnt_of_guests()[0]) == 0
 
@@ -76,13 +76,13 @@ def test_there_is_room_for_any_number_of_guests() -> None:
     table = table_with_guests(list(range(40)))
     table.write(torch.arange(45, 90), torch.arange(45.0), epoch=0)
     own = table["score"].copy()
-    big = ShardTable(Shard(100_000, 1, 2))
+    big = ShardedTable(Shard(100_000, 1, 2))
     big.write(torch.arange(50_000, 100_000), torch.arange(50_000.0), epoch=0)
-    big.welcome(Guests(np.arange(40_000), np.zeros(40_000, dtype=np.float32)))
+    big.set_remote_rows(RemoteSamples(np.arange(40_000), np.zeros(40_000, dtype=np.float32)))
     assert np.array_equal(big["score"], np.arange(50_000.0))
     big.write(torch.tensor([39_999]), torch.tensor([5.0]), epoch=0)
     assert big.learnt_of_guests()[0].tolist() == [39_999]
-    table.welcome(Guests(np.array([7]), np.array([1.0], dtype=np.float32)))
+    table.set_remote_rows(RemoteSamples(np.array([7]), np.array([1.0], dtype=np.float32)))
     assert np.array_equal(table["score"], own)
     with pytest.raises(IndexRangeError):
         table.write(torch.tensor([8]), torch.rand(1), epoch=1)
@@ -93,7 +93,7 @@ def test_a_step_with_guests_does_not_wait_for_a_device(index_device: str) -> Non
     pruner = Pruner(OrderDP(0.4), 90, table="sharded")
     next(iter(pruner.batch_sampler(8)))
     table = table_with_guests()
-    pruner._feedback = Feedback(pruner.policy, table, pruner._timeline)
+    pruner._feedback = FeedbackWriter(pruner.policy, table, pruner._timeline)
     losses = torch.rand(4, device="meta", requires_grad=True)
     index = torch.tensor([50, 51, 3, 40]).to(index_device)
     with Spy() as spy:

@@ -21,14 +21,14 @@ import pytest
 from orderdp.cli import main
 from orderdp.errors import ConfigError, DatasetError, StateError
 from orderdp.experiments import runner as comparing
-from orderdp.experiments._imports import from_outside
-from orderdp.experiments.config import Contender, Settings, grid, parse_contender
-from orderdp.experiments.locks import alone_in
+from orderdp.experiments._imports import import_object
+from orderdp.experiments.config import MethodSpec, Settings, grid, parse_method
+from orderdp.experiments.locks import try_lock
 from orderdp.experiments.progress import show_progress
 from orderdp.experiments.records import Run, read_run, read_runs
 from orderdp.experiments.runner import (
-    Place,
     Runner,
+    RunOptions,
     compare_all,
     find_lossless,
     finished,
@@ -45,39 +45,39 @@ SMALL = ["--data", "digits", "--model", "mlp", "--width", "16", "--epochs", "2",
 
 
 def test_the_grid_has_every_policy_at_every_ratio_with_every_seed_and_the_controls() -> None:
-    runs = grid(BASE, [Contender("orderdp", {})], [0.3, 0.5], [0, 1])
+    runs = grid(BASE, [MethodSpec("orderdp", {})], [0.3, 0.5], [0, 1])
     named = [(run.policy, run.prune_ratio, run.seed) for run in runs]
     one_seed = [("full", None), *[(name, ratio) for name in ("reduced", "random", "orderdp") for ratio in (0.3, 0.5)]]
     assert named == [(*entry, seed) for seed in (0, 1) for entry in one_seed]
     assert len({run.run_id for run in runs}) == len(runs)
-    without = grid(BASE, [Contender("orderdp", {})], [0.3], [0], controls=False)
+    without = grid(BASE, [MethodSpec("orderdp", {})], [0.3], [0], controls=False)
     assert [run.policy for run in without] == ["orderdp"]
-    twice = grid(BASE, [Contender("full", {}), Contender("full", {})], [0.3, 0.5], [0], controls=False)
+    twice = grid(BASE, [MethodSpec("full", {}), MethodSpec("full", {})], [0.3, 0.5], [0], controls=False)
     assert len(twice) == 1
 
 
 def test_contenders_as_they_are_written() -> None:
-    assert parse_contender("ucb:c=2:alpha=0.1") == Contender("ucb", {"c": 2, "alpha": 0.1})
-    mixed = parse_contender('orderdp:select={"name":"mixed","top":0.9,"uniform":0.1}:unbiased=True')
+    assert parse_method("ucb:c=2:alpha=0.1") == MethodSpec("ucb", {"c": 2, "alpha": 0.1})
+    mixed = parse_method('orderdp:select={"name":"mixed","top":0.9,"uniform":0.1}:unbiased=True')
     assert mixed.parameters == {"select": {"name": "mixed", "top": 0.9, "uniform": 0.1}, "unbiased": True}
     with pytest.raises(ConfigError, match=r"there is no policy 'orderpd'\. Did you mean 'orderdp'\?"):
-        parse_contender("orderpd")
+        parse_method("orderpd")
     with pytest.raises(ConfigError, match="name:key=value"):
-        parse_contender("ucb:2")
+        parse_method("ucb:2")
     with pytest.raises(ConfigError, match="at least one policy and one seed"):
         grid(BASE, [], [0.3], [0])
     with pytest.raises(ConfigError, match="'prune_ratio' is the ratio of 'orderdp' and comes from --prune-ratio"):
-        parse_contender("orderdp:prune_ratio=0.9")
+        parse_method("orderdp:prune_ratio=0.9")
     with pytest.raises(ConfigError, match="'fraction' is the ratio of 'kakurenbo'"):
-        parse_contender("kakurenbo:fraction=0.3")
+        parse_method("kakurenbo:fraction=0.3")
     with pytest.raises(ConfigError, match="'full' is all data and takes no parameters, got foo"):
-        parse_contender("full:foo=1")
+        parse_method("full:foo=1")
 
 
 def test_a_contender_with_both_dials_has_its_own_ratio_and_is_run_once() -> None:
-    dials = Contender("orderdp", {"exploration": 0.5, "exploitation": 0.6})
+    dials = MethodSpec("orderdp", {"exploration": 0.5, "exploitation": 0.6})
     assert [run.prune_ratio for run in grid(BASE, [dials], [0.3, 0.5], [0], controls=False)] == [None]
-    one = Contender("orderdp", {"exploration": 0.9})
+    one = MethodSpec("orderdp", {"exploration": 0.9})
     assert [run.prune_ratio for run in grid(BASE, [one], [0.3, 0.5], [0], controls=False)] == [0.3, 0.5]
 
 
@@ -85,11 +85,11 @@ def test_a_contender_with_both_dials_has_its_own_ratio_and_is_run_once() -> None
 
 
 def test_what_is_finished_is_not_run_again_and_one_at_a_time_is_like_two(tmp_path: Path) -> None:
-    runs = grid(BASE, [Contender("orderdp", {})], [0.5], [0])
-    alone = dict(_labelled(compare_all(runs, Place(tmp_path / "one", threads=1))))
-    together = dict(_labelled(compare_all(runs, Place(tmp_path / "two", threads=1), jobs=2)))
+    runs = grid(BASE, [MethodSpec("orderdp", {})], [0.5], [0])
+    alone = dict(_labelled(compare_all(runs, RunOptions(tmp_path / "one", threads=1))))
+    together = dict(_labelled(compare_all(runs, RunOptions(tmp_path / "two", threads=1), jobs=2)))
     assert alone == together
-    assert list(compare_all(runs, Place(tmp_path / "one"))) == []
+    assert list(compare_all(runs, RunOptions(tmp_path / "one"))) == []
     assert all(finished(tmp_path / "one", run) is not None for run in runs)
 
 
@@ -203,7 +203,7 @@ def test_several_at_a_time_end_with_the_process_that_started_them(tmp_path: Path
     assert len(folders) == 2
     for folder in folders:
         assert (folder / "checkpoint.pt").exists()
-        with alone_in(folder):
+        with try_lock(folder):
             assert read_run(folder).summary is None
 
 
@@ -221,17 +221,17 @@ def test_a_process_that_is_killed_while_it_trains_is_said_in_a_sentence(
 ) -> None:
     monkeypatch.setattr(comparing, "_run_here", _die)
     with pytest.raises(StateError, match="ended from outside, perhaps because memory was short"):
-        list(compare_all([BASE], Place(tmp_path, device="cpu", threads=1), jobs=2))
+        list(compare_all([BASE], RunOptions(tmp_path, device="cpu", threads=1), jobs=2))
 
 
-def _die(settings: Settings, place: Place) -> None:
+def _die(settings: Settings, place: RunOptions) -> None:
     os._exit(137)
 
 
 def test_two_processes_do_not_train_the_same_run(tmp_path: Path) -> None:
     runner = Runner(tmp_path, device="cpu")
     runner.folder(BASE).mkdir(parents=True)
-    with alone_in(runner.folder(BASE)), pytest.raises(StateError, match="another process is training in"):
+    with try_lock(runner.folder(BASE)), pytest.raises(StateError, match="another process is training in"):
         runner.run(BASE)
     assert runner.run(BASE)["status"] == "done"
 
@@ -264,32 +264,35 @@ def test_bisection_finds_the_largest_ratio_without_measurable_loss(limit: float)
         asked.extend(run.run_id for run in runs)
         return [_made_up(run, limit) for run in runs]
 
-    probes = list(find_lossless(BASE, Contender("orderdp", {}), [0, 1, 2], train))
+    probes = list(find_lossless(BASE, MethodSpec("orderdp", {}), [0, 1, 2], train))
     found = max((probe.prune_ratio for probe in probes if probe.lossless), default=0.0)
     assert found == pytest.approx(min(0.9, int(limit * 20 + 1e-9) / 20))
     assert len(probes) <= 5
     with pytest.raises(ConfigError, match="at least two seeds"):
-        list(find_lossless(BASE, Contender("orderdp", {}), [0], train))
+        list(find_lossless(BASE, MethodSpec("orderdp", {}), [0], train))
 
 
 def test_only_ratios_that_can_be_made_are_searched() -> None:
-    contender = Contender("orderdp", {"exploration": 0.9})
+    contender = MethodSpec("orderdp", {"exploration": 0.9})
     assert possible_ratios(BASE, contender, resolution=0.05)[0] == 0.1
     probes = list(find_lossless(BASE, contender, [0, 1, 2], lambda runs: [_made_up(run, 0.12) for run in runs]))
     assert [probe.prune_ratio for probe in probes if probe.lossless] == [0.1]
-    for wrong in (Contender("infobatch-quantile", {}), Contender("orderdp", {"exploration": 0.5, "exploitation": 0.6})):
+    for wrong in (
+        MethodSpec("infobatch-quantile", {}),
+        MethodSpec("orderdp", {"exploration": 0.5, "exploitation": 0.6}),
+    ):
         with pytest.raises(ConfigError, match="decides by itself how much it leaves out"):
             possible_ratios(BASE, wrong)
     for resolution in (0.0, -0.1, 2.0, float("nan")):
         with pytest.raises(ConfigError, match=r"resolution must be above 0 and at most 0\.9"):
-            possible_ratios(BASE, Contender("orderdp", {}), resolution=resolution)
+            possible_ratios(BASE, MethodSpec("orderdp", {}), resolution=resolution)
 
 
 @pytest.mark.parametrize(
     ("high", "resolution", "last"), [(0.9, 0.07, 0.84), (0.5, 0.3, 0.3), (0.9, 0.05, 0.9), (0.7, 0.1, 0.7)]
 )
 def test_no_ratio_above_the_largest_one_is_searched(high: float, resolution: float, last: float) -> None:
-    assert possible_ratios(BASE, Contender("orderdp", {}), high=high, resolution=resolution)[-1] == last
+    assert possible_ratios(BASE, MethodSpec("orderdp", {}), high=high, resolution=resolution)[-1] == last
 
 
 def test_a_ratio_at_which_a_run_failed_is_not_without_a_loss() -> None:
@@ -297,7 +300,7 @@ def test_a_ratio_at_which_a_run_failed_is_not_without_a_loss() -> None:
         made = [_made_up(run, limit=1.0) for run in runs]
         return [_broken_down(run) if run.config["prune_ratio"] == 0.6 and run.seed == 2 else run for run in made]
 
-    probes = list(find_lossless(BASE, Contender("orderdp", {}), [0, 1, 2], train, resolution=0.3))
+    probes = list(find_lossless(BASE, MethodSpec("orderdp", {}), [0, 1, 2], train, resolution=0.3))
     assert [(probe.prune_ratio, probe.lossless) for probe in probes] == [(0.6, False), (0.3, True)]
     assert probes[0].said == "lossless; 1 of its runs failed"
     assert probes[1].said == "lossless"
@@ -310,10 +313,10 @@ def test_a_seed_that_is_given_twice_is_searched_with_once() -> None:
         asked.append([run.seed for run in runs])
         return [_made_up(run, limit=1.0) for run in runs]
 
-    list(find_lossless(BASE, Contender("orderdp", {}), [1, 0, 0, 1], train, resolution=0.9))
+    list(find_lossless(BASE, MethodSpec("orderdp", {}), [1, 0, 0, 1], train, resolution=0.9))
     assert asked == [[1, 0, 1, 0]]  # full data, and the only ratio
     with pytest.raises(ConfigError, match=r"at least two seeds, got \[3\]"):
-        list(find_lossless(BASE, Contender("orderdp", {}), [3, 3], train))
+        list(find_lossless(BASE, MethodSpec("orderdp", {}), [3, 3], train))
 
 
 def _broken_down(run: Run) -> Run:
@@ -377,7 +380,7 @@ def test_a_file_may_have_the_name_of_a_module_that_is_loaded_already(
     for folder, found in ((tmp_path, 1), (tmp_path / "sub", 2)):
         folder.mkdir(exist_ok=True)
         (folder / "random.py").write_text(f"def make():\n    return {found}\n")
-        assert from_outside(f"{folder}/random.py:make", "task")() == found
+        assert import_object(f"{folder}/random.py:make", "task")() == found
     assert random.random() < 1  # Python's own is still there
     found_later = PathFinder.find_spec("random", sys.path)  # by a process that is started with this path
     assert found_later is not None
@@ -387,7 +390,7 @@ def test_a_file_may_have_the_name_of_a_module_that_is_loaded_already(
 @pytest.mark.parametrize("place", ["..mine:make", ".mine:make", ":make", "mine:", "mine"])
 def test_a_place_that_is_none_is_said(place: str) -> None:
     with pytest.raises(ConfigError, match="must be given as module:name"):
-        from_outside(place, "task")
+        import_object(place, "task")
 
 
 def test_train_refuses_what_is_there_and_resumes_it_when_asked(
@@ -466,7 +469,7 @@ def test_find_lossless_tries_no_ratio_that_a_comparison_would_and_names_what_it_
         (["train", "--data", "digitz", "--prune-ratio", "0.3"], "Did you mean 'digits'?"),
         (["train", "--data", "digits", "--model", "cmn", "--prune-ratio", "0.3"], "Did you mean 'cnn'?"),
         (["train", "--data", "digits", "--preset", "cpuu", "--prune-ratio", "0.3"], "Did you mean 'cpu'?"),
-        (["train", "--data", "digits", "--optimiser", "sdg", "--prune-ratio", "0.3"], "Did you mean 'sgd'?"),
+        (["train", "--data", "digits", "--optimizer", "sdg", "--prune-ratio", "0.3"], "Did you mean 'sgd'?"),
         (["train", "--data", "digits", "--schedule", "cosinus", "--prune-ratio", "0.3"], "Did you mean 'cosine'?"),
         (["train", "--data", "digits", "--prune-ratio", "40"], "It is a fraction, not a percentage."),
         (["train", "--data", "digits"], "give prune_ratio"),

@@ -20,7 +20,7 @@ from orderdp.errors import ConfigError
 from orderdp.experiments.config import Settings
 from orderdp.experiments.diagnosing import checkpoints
 from orderdp.experiments.records import read_run, read_runs
-from orderdp.experiments.runner import Place, compare_all
+from orderdp.experiments.runner import RunOptions, compare_all
 from orderdp.experiments.tasks import ImageTask
 from orderdp.testing import global_generators_untouched
 from tests.experiments.test_training_runs import BASE, CPU, DATA, StopAfter, same, training, weights
@@ -58,7 +58,7 @@ def without_times(record: dict) -> dict:
         {"batch_size": 673},  # all data are two batches and one sample, too few for BatchNorm
         {"policy": "infobatch", "prune_ratio": 0.5, "average": True},
         {"policy_parameters": {"every": "batch"}, "accumulate": 3},
-        {"mixup": 0.4, "amp": True, "optimiser": "adamw", "lr": 0.01},
+        {"mixup": 0.4, "amp": True, "optimizer": "adamw", "lr": 0.01},
     ],
     ids=str,
 )
@@ -163,13 +163,13 @@ def test_a_checkpoint_from_before_there_were_diagnostics_can_be_resumed(tmp_path
 def test_the_recorded_norm_is_what_clipping_by_infinity_would_measure(tmp_path: Path) -> None:
     run = training(replace(BASE, accumulate=2), tmp_path, diagnose=True)
     norms: list[float] = []
-    step = run._learner.optimiser.step
+    step = run._learner.optimizer.step
 
     def measured(*arguments, **options):
         norms.append(float(nn.utils.clip_grad_norm_(run._learner.model.parameters(), math.inf)))
         return step(*arguments, **options)
 
-    run._learner.optimiser.step = measured
+    run._learner.optimizer.step = measured
     run.run()
     assert len(norms) == 3 * 7  # of 13 batches two by two
     for number, epoch in enumerate(read_run(tmp_path).epochs):
@@ -302,7 +302,7 @@ def test_both_commands_diagnose_into_the_folders_they_would_use_anyway(tmp_path:
 
 
 def test_the_place_says_whether_runs_are_diagnosed(tmp_path: Path) -> None:
-    place = Place(tmp_path, device="cpu", threads=1, diagnose=True)
+    place = RunOptions(tmp_path, device="cpu", threads=1, diagnose=True)
     list(compare_all([replace(BASE, epochs=1)], pickle.loads(pickle.dumps(place))))
     (run,) = read_runs(tmp_path)
     assert run.epochs[0]["diagnostics"]["cosine"] > 0

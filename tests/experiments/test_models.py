@@ -1,4 +1,4 @@
-"""Models and optimisers of the workbench."""
+"""Models and optimizers of the workbench."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from orderdp.errors import ConfigError
 from orderdp.experiments.config import Settings
 from orderdp.experiments.models import build_model
-from orderdp.experiments.optimizers import SCHEDULES, IterateAverage, build_optimiser, onecycle
+from orderdp.experiments.optimizers import SCHEDULES, IterateAverage, build_optimizer, onecycle
 from orderdp.experiments.resnet import resnet18, resnet50
 from orderdp.experiments.tasks import FolderTask, Losses, cutmix, mixed_losses, mixup
 from orderdp.testing import global_generators_untouched
@@ -121,37 +121,37 @@ def test_what_cannot_be_made_is_said() -> None:
 
 
 @pytest.mark.parametrize(("name", "lr"), [("sgd", 0.005), ("adamw", 0.01), ("lars", 0.5), ("lamb", 0.01)])
-def test_an_optimiser_makes_the_loss_smaller(name: str, lr: float) -> None:
+def test_an_optimizer_makes_the_loss_smaller(name: str, lr: float) -> None:
     x = torch.randn(64, 5, generator=torch.Generator().manual_seed(0))
     y = x @ torch.arange(5.0)
     model = build_model("mlp", shape=(5,), classes=1, seed=0, width=16)
-    optimiser = build_optimiser(name, model, lr=lr, weight_decay=1e-4)
+    optimizer = build_optimizer(name, model, lr=lr, weight_decay=1e-4)
     losses = []
     for _ in range(60):
         loss = (model(x).squeeze(1) - y).square().mean()
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         losses.append(loss.item())
     assert losses[-1] < 0.8 * losses[0]
 
 
-def test_optimisers_say_what_is_wrong() -> None:
+def test_optimizers_say_what_is_wrong() -> None:
     model = torch.nn.Linear(2, 2)
     with pytest.raises(ConfigError, match=r"Did you mean 'adamw'\?"):
-        build_optimiser("adam", model, lr=0.1)
+        build_optimizer("adam", model, lr=0.1)
     with pytest.raises(ConfigError, match="nesterov is an option of sgd"):
-        build_optimiser("lars", model, lr=0.1, nesterov=True)
-    assert build_optimiser("sgd", model, lr=0.1, nesterov=True).param_groups[0]["nesterov"]
+        build_optimizer("lars", model, lr=0.1, nesterov=True)
+    assert build_optimizer("sgd", model, lr=0.1, nesterov=True).param_groups[0]["nesterov"]
 
 
 def test_onecycle_is_torchs_but_for_the_place_of_its_peak_within_a_step() -> None:
     total = 2000
-    optimiser = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, max_lr=1.0, total_steps=total, cycle_momentum=False)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1.0, total_steps=total, cycle_momentum=False)
     for step in range(total - 1):
-        assert onecycle(step / (total - 1)) == pytest.approx(optimiser.param_groups[0]["lr"], abs=3e-3)
-        optimiser.step()
+        assert onecycle(step / (total - 1)) == pytest.approx(optimizer.param_groups[0]["lr"], abs=3e-3)
+        optimizer.step()
         schedule.step()
     assert onecycle(1.0) == pytest.approx(1 / 25 / 1e4)
     assert onecycle(0.0) == pytest.approx(1 / 25)

@@ -14,10 +14,10 @@ from orderdp.cli import main
 from orderdp.datasets import load
 from orderdp.errors import ConfigError, StateError
 from orderdp.experiments import proxy_plan
-from orderdp.experiments.config import Contender, Settings, grid, parse_contender
+from orderdp.experiments.config import MethodSpec, Settings, grid, parse_method
 from orderdp.experiments.proxy_plan import ProxyOptions, recorded_batch
 from orderdp.experiments.records import read_run, read_runs
-from orderdp.experiments.runner import Place, Runner, check, check_runs
+from orderdp.experiments.runner import Runner, RunOptions, check, check_runs
 from orderdp.experiments.tasks import FolderTask, ImageTask
 from orderdp.plans import Plan
 from orderdp.policies.registry import NAMES, card
@@ -223,9 +223,9 @@ def test_what_cannot_be_recorded_is_said_before_anything_is(changes: dict, compl
 
 
 def test_what_the_data_have_against_it_is_said_before_anything_is_trained(tmp_path: Path) -> None:
-    check_runs([BASE], Place(tmp_path, device="cpu"))
+    check_runs([BASE], RunOptions(tmp_path, device="cpu"))
     with pytest.raises(ConfigError, match="1347 samples make none of 2500"):
-        check_runs([replace(BASE, batch_size=1500)], Place(tmp_path, device="cpu"))
+        check_runs([replace(BASE, batch_size=1500)], RunOptions(tmp_path, device="cpu"))
     folder = FolderTask.__new__(FolderTask)
     with pytest.raises(ConfigError, match="with --no-augment there"):
         proxy_plan.check_task(BASE, folder)
@@ -243,8 +243,8 @@ def test_the_batch_of_the_proxy_makes_the_batch_of_the_run() -> None:
 def test_it_has_a_name_a_card_and_a_place_in_the_grid(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    contender = parse_contender("proxy-plan:proxy-width=4:backward_every=2")
-    assert contender == Contender("proxy-plan", {"proxy_width": 4, "backward_every": 2})
+    contender = parse_method("proxy-plan:proxy-width=4:backward_every=2")
+    assert contender == MethodSpec("proxy-plan", {"proxy_width": 4, "backward_every": 2})
     runs = grid(replace(BASE, policy="full", prune_ratio=None), [contender], [0.3, 0.5], [0, 1], controls=False)
     assert [(run.policy, run.prune_ratio, run.seed) for run in runs] == [
         ("proxy-plan", ratio, seed) for seed in (0, 1) for ratio in (0.3, 0.5)

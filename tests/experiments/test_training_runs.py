@@ -87,14 +87,14 @@ def test_time_that_nothing_claims_is_overhead_of_the_epoch_it_was_spent_in(monke
             now += wait
             with clock.part("evaluation"):
                 now += 100.0
-                clock.settle()  # what is going on is claimed at its end
-            clock.settle()
+                clock.flush()  # what is going on is claimed at its end
+            clock.flush()
             told.append(clock.since(before))
             now += 0.25  # after the record: the run's
     assert [epoch["overhead_seconds"] for epoch in told] == [1.0, 10.0]
     assert [epoch["evaluation_seconds"] for epoch in told] == [100.0, 100.0]
     now += 1000.0
-    clock.settle()  # it does not run
+    clock.flush()  # it does not run
     assert sum(clock.seconds.values()) == 211.5
 
 
@@ -108,7 +108,7 @@ def test_time_that_nothing_claims_is_overhead_of_the_epoch_it_was_spent_in(monke
         {"policy": "orderdp", "policy_parameters": {"every": "batch"}},
         {"model": "cnn", "width": 2, "data": "digits", "average": True, "channels_last": True},
         {"mixup": 0.4, "cutmix": 1.0, "label_smoothing": 0.1},
-        {"accumulate": 3, "optimiser": "adamw", "lr": 0.01, "schedule": "cosine"},
+        {"accumulate": 3, "optimizer": "adamw", "lr": 0.01, "schedule": "cosine"},
         {"amp": True, "nesterov": True, "schedule": "step"},
     ],
     ids=str,

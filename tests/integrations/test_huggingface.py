@@ -39,7 +39,7 @@ from orderdp.integrations.huggingface_checks import check_trainer
 from orderdp.integrations.huggingface_losses import label_losses, output_losses
 from orderdp.integrations.huggingface_own_loss import OwnLoss
 from orderdp.policies.schedules import Scheduled, WarmUp
-from orderdp.samplers import BatchCursor
+from orderdp.samplers import BatchIterator
 from tests import huggingface_work as work
 from tests.huggingface_work import BATCH_SIZE, EPOCHS, KEPT, N, make
 from tests.support import Undecided, Weighted
@@ -362,7 +362,7 @@ def test_skipping_twice_would_show(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     """The Trainer skips; if the pruner did so too, samples would be left out."""
     straight = make(tmp_path / "straight", save_strategy="steps", save_steps=9)
     straight.train()
-    monkeypatch.setattr(BatchCursor, "load_state_dict", lambda self, state: None)
+    monkeypatch.setattr(BatchIterator, "load_state_dict", lambda self, state: None)
     resumed = make(tmp_path / "resumed", seed=1)
     resumed.train(resume_from_checkpoint=str(tmp_path / "straight" / "checkpoint-9"))
     assert len(resumed.visited) < len(straight.visited) - 9

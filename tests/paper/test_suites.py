@@ -12,7 +12,7 @@ from orderdp.cli import main
 from orderdp.errors import ConfigError, DatasetError
 from orderdp.experiments.config import Settings
 from orderdp.experiments.models import MODELS
-from orderdp.experiments.runner import Place, check
+from orderdp.experiments.runner import RunOptions, check
 from orderdp.experiments.selected_once import is_static
 from orderdp_paper import SCALES, SUITES
 from orderdp_paper.output import show_trials
@@ -26,7 +26,7 @@ IDS = [
     "table-imagenet-ratios",
     "table-architectures",
     "table-vit",
-    "table-optimisers",
+    "table-optimizers",
     "table-jaccard",
     "table-stability",
     "table-cosine",
@@ -260,7 +260,7 @@ BOTH = {
     "table-imagenet-ratios",
     "table-architectures",
     "table-vit",
-    "table-optimisers",
+    "table-optimizers",
 }
 RANDOM_ONLY = {"table-jaccard", "table-cosine", "table-stability", "fig-usage"}
 
@@ -300,7 +300,7 @@ def test_the_papers_recipes_are_its_own() -> None:
     assert (large.base["model"], large.base["lr"], large.base["batch_size"]) == ("resnet50", 0.03, 128)
     assert {part.base["label_smoothing"] for part in (small, large)} == {0.1}
     (part,) = SUITES["table-imagenet"].scales["paper"].parts
-    assert (part.base["optimiser"], part.base["lr"], part.base["epochs"]) == ("lars", 6.4, 90)
+    assert (part.base["optimizer"], part.base["lr"], part.base["epochs"]) == ("lars", 6.4, 90)
     for suite in ("table-dynamic", "table-imagenet", "table-imagenet-ratios", "table-architectures", "fig-time"):
         assert {part.base["weight_decay"] for part in SUITES[suite].scales["paper"].parts} == {5e-4}
     for name in ("table-jaccard", "table-cosine", "table-stability"):
@@ -332,7 +332,7 @@ def small_pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(
     ("name", "kinds", "steps"),
-    [("fig-time-to-accuracy", 4, 2), ("table-optimisers", 12, 1), ("table-static", 3, 1)],
+    [("fig-time-to-accuracy", 4, 2), ("table-optimizers", 12, 1), ("table-static", 3, 1)],
 )
 def test_the_full_recipe_starts(
     name: str, kinds: int, steps: int, small_pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -353,7 +353,7 @@ def test_first_steps_that_fail_are_not_said_to_have_gone_well(tmp_path: Path) ->
     )  # the second batch is one sample
     parts = [Part("any", base, (FULL, RANDOM), (0.5,), (0,), 1.0)]
     said: list[str] = []
-    show_trials(SUITES["table-dynamic"], try_out(parts, Place(tmp_path, device="cpu"), 3), said.append)
+    show_trials(SUITES["table-dynamic"], try_out(parts, RunOptions(tmp_path, device="cpu"), 3), said.append)
     assert "Full data: 1 step, then it failed: the last batch of epoch 1 is a single sample" in said[0]
     assert "s a step" in said[1]
     assert said[2].endswith("the first steps of 1 kinds of runs went well, those of 1 failed. Nothing was kept.")

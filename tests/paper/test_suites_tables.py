@@ -82,7 +82,7 @@ def cells(suite: Suite, *parts: PartResults) -> dict[str, tuple[str, ...]]:
         ("table-architectures", "ImageNet-1K, ResNet-18", "OrderDP", "saved", Number(27.3)),
         ("table-architectures", "CIFAR-100, ResNet-50", "InfoBatch", "saved", Number(36.3)),
         ("table-vit", "Swin-T", "OrderDP", "accuracy", Number(81.4)),
-        ("table-optimisers", "AdamW", "OrderDP", "accuracy", Number(94.4)),
+        ("table-optimizers", "AdamW", "OrderDP", "accuracy", Number(94.4)),
         ("table-jaccard", "70", "OrderDP", "100%", Number(0.704, 0.09)),
         ("table-jaccard", "40", "InfoBatch", "0-20%", Number(0.583, 0.05)),
         ("table-stability", "gradient norm", "InfoBatch", "50-70%", Number(4.35, 9.48)),
@@ -177,7 +177,7 @@ def test_times_are_set_beside_the_papers() -> None:
 
 
 def test_each_method_at_the_papers_ratio_with_what_may_be_said_of_it() -> None:
-    suite = SUITES["table-optimisers"]
+    suite = SUITES["table-optimizers"]
     made = replace(suite.scales["smoke"].parts[1], methods=(FULL, replace(ORDERDP, ratios=(0.424,))), seeds=(0, 1, 2))
     measured = results(made, {("Full data", None): [90, 91, 92], ("OrderDP", 0.424): [90.1, 91, 92.2]})
     found = cells(suite, measured)

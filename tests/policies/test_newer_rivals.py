@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from orderdp import Pruner, policies
 from orderdp.errors import ConfigError, UnknownSizeError
-from orderdp.experiments.config import Contender, takes_ratio
+from orderdp.experiments.config import MethodSpec, takes_ratio
 from orderdp.policies import (
     Balanced,
     Calibrated,
@@ -213,7 +213,7 @@ def after(policy, steps: list[tuple[list[int], list[float]]], n: int) -> ScoreTa
     """A table after some batches, each of indices and losses."""
     table = ScoreTable(n, policy.columns)
     for epoch, (index, losses) in enumerate(steps):
-        table.write(torch.tensor(index), torch.tensor(losses), epoch=epoch, remember=policy.remember)
+        table.write(torch.tensor(index), torch.tensor(losses), epoch=epoch, compute_columns=policy.compute_columns)
     return table
 
 
@@ -323,7 +323,7 @@ def test_a_large_negative_loss_counts_as_learned() -> None:
 
 @pytest.mark.parametrize("name", ["instance-early-stopping", "progressive-dropout"])
 def test_comparisons_run_policies_without_a_ratio_once(name: str) -> None:
-    assert not takes_ratio(Contender(name, {}))
+    assert not takes_ratio(MethodSpec(name, {}))
     assert policies.build_at(name, None) == policies.build(name)
 
 

@@ -290,7 +290,12 @@ def feed(policy, losses: np.ndarray) -> ScoreTable:
     """A table after one batch of all samples for each row of losses."""
     table = ScoreTable(losses.shape[1], getattr(policy, "columns", ()))
     for epoch, row in enumerate(losses):
-        table.write(torch.arange(losses.shape[1]), torch.from_numpy(row).float(), epoch=epoch, remember=policy.remember)
+        table.write(
+            torch.arange(losses.shape[1]),
+            torch.from_numpy(row).float(),
+            epoch=epoch,
+            compute_columns=policy.compute_columns,
+        )
     return table
 
 

@@ -42,7 +42,11 @@ def fed(policy, *steps: tuple[np.ndarray, dict[str, np.ndarray]], index: np.ndar
     for epoch, (losses, told) in enumerate(steps):
         extra = {name: torch.from_numpy(values) for name, values in told.items()}
         table.write(
-            torch.arange(n), torch.from_numpy(losses).float(), epoch=epoch, remember=policy.remember, extra=extra
+            torch.arange(n),
+            torch.from_numpy(losses).float(),
+            epoch=epoch,
+            compute_columns=policy.compute_columns,
+            extra=extra,
         )
     return table
 
@@ -115,7 +119,9 @@ def test_repb_keeps_what_is_above_its_batchs_mean_and_weighs_by_use(n: int, perc
     for epoch in range(3):
         batch = rng.permutation(n)[: max(1, n // 2)]
         losses = rng.random(len(batch)).astype(np.float32)
-        table.write(torch.from_numpy(batch), torch.from_numpy(losses), epoch=epoch, remember=policy.remember)
+        table.write(
+            torch.from_numpy(batch), torch.from_numpy(losses), epoch=epoch, compute_columns=policy.compute_columns
+        )
         used[batch] += 1
         above[batch] = losses >= torch.from_numpy(losses).mean().item()
         last[batch] = epoch

@@ -138,7 +138,7 @@ def test_a_policy_has_one_colour_in_the_table_and_in_all_charts(page: Page) -> N
 
 def test_names_cannot_break_out_of_the_page(tmp_path: Path) -> None:
     runs = [full(90.0, seed, label=EVIL) for seed in (0, 1)]
-    runs += [run(89.0, seed, label=f"x{EVIL}", data=EVIL, optimiser=EVIL) for seed in (0, 1)]
+    runs += [run(89.0, seed, label=f"x{EVIL}", data=EVIL, optimizer=EVIL) for seed in (0, 1)]
     for number, each in enumerate(runs):
         each.id = f"{number}<i>"
     failed = run(1.0, 2, label=EVIL)

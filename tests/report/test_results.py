@@ -11,7 +11,7 @@ from tools import results
 
 from orderdp.cli import compare, reproduce
 from orderdp.cli._common import further_tests, settings_of
-from orderdp.experiments.config import grid, parse_contender, split_outside_brackets
+from orderdp.experiments.config import grid, parse_method, split_outside_brackets
 from orderdp.experiments.records import read_runs
 from orderdp_paper import SUITES, Part
 from orderdp_paper.suite import PartResults, measure, prepare
@@ -51,7 +51,7 @@ def runs_of(arguments: list[str]) -> tuple[str, set[str], list[str]]:
     parser = argparse.ArgumentParser()
     compare.add(parser)
     options = parser.parse_args(arguments)
-    contenders = [parse_contender(text) for text in split_outside_brackets(options.policies, ",")]
+    contenders = [parse_method(text) for text in split_outside_brackets(options.policies, ",")]
     ratios = [float(ratio) for ratio in options.prune_ratios.split(",")]
     seeds = [int(seed) for seed in options.seeds.split(",")]
     base = settings_of(options, policy="full", prune_ratio=None)

@@ -22,7 +22,7 @@ from orderdp.streaming import KeyFilter
 from orderdp.streaming.fingerprints import collision_bound, fingerprint, fingerprints, is_drawn, share_threshold
 from orderdp.streaming.key_filter import draw_keys, expected_kept
 from orderdp.streaming.key_table import KeyTable
-from orderdp.streaming.worker_channel import Decisions
+from orderdp.streaming.worker_channel import KeepMask
 from tests.support import table_with
 
 KEYS = [f"shard-{i // 10}/{i:04d}" for i in range(60)]
@@ -171,7 +171,7 @@ def test_new_keys_add_their_binomial_spread_to_an_exact_number_of_known_ones() -
         hash_key = key64(seed, "new keys", 1)
         draw_keys(table, rows, PRUNED, Context(n=known, epoch=1, seed=seed), hash_key)
         order = np.argsort(table["key"])
-        decisions = Decisions(1, hash_key, share_threshold(0.6), table["key"][order], table["kept"][order])
+        decisions = KeepMask(1, hash_key, share_threshold(0.6), table["key"][order], table["kept"][order])
         answers = decisions.keep_all_of(marks)
         assert answers[:known].sum() == 60
         counts.append(int(answers.sum()))
@@ -251,7 +251,7 @@ def test_keys_with_the_same_fingerprint_share_a_row_and_a_fate() -> None:
 @given(marks=st.lists(st.integers(0, 2**64 - 1), max_size=50), key=st.integers(0, 2**64 - 1))
 def test_one_decision_at_a_time_is_as_many_at_once(marks: list[int], key: int) -> None:
     known = np.unique(np.array(marks[::2], dtype=np.uint64))
-    decisions = Decisions(1, key, share_threshold(0.3), known, (known % np.uint64(2)).astype(np.uint8))
+    decisions = KeepMask(1, key, share_threshold(0.3), known, (known % np.uint64(2)).astype(np.uint8))
     words = np.array(marks, dtype=np.uint64)
     assert [decisions.keeps(mark) for mark in marks] == decisions.keep_all_of(words).tolist()
 

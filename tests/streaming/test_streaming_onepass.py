@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import orderdp
 from orderdp.errors import ConfigError, DatasetError, FeedbackError, StateError
-from orderdp.streaming import OnePass, TopHeap
+from orderdp.streaming import OnePass, TopK
 
 
 class Counted(float):
@@ -37,7 +37,7 @@ class Counted(float):
 
 def costs(q: int, scores: list[float]) -> list[int]:
     """Comparisons of each push."""
-    heap: TopHeap[int] = TopHeap(q)
+    heap: TopK[int] = TopK(q)
     counts = []
     for item, score in enumerate(scores):
         Counted.comparisons = 0
@@ -51,7 +51,7 @@ def costs(q: int, scores: list[float]) -> list[int]:
 
 @given(scores=st.lists(st.floats(allow_nan=False, width=32), unique=True, max_size=60), q=st.integers(1, 20))
 def test_a_heap_keeps_the_largest_and_gives_them_hardest_first(scores: list[float], q: int) -> None:
-    heap: TopHeap[int] = TopHeap(q)
+    heap: TopK[int] = TopK(q)
     for item, score in enumerate(scores):
         heap.push(item, score)
         assert len(heap) == min(q, item + 1)
@@ -96,7 +96,7 @@ def test_the_count_grows_with_the_logarithm_and_would_show_a_sort() -> None:
 def test_equal_scores_are_chosen_among_fairly() -> None:
     counts: Counter[int] = Counter()
     for seed in range(3000):
-        heap: TopHeap[int] = TopHeap(2, seed)
+        heap: TopK[int] = TopK(2, seed)
         for item in range(5):
             heap.push(item, 1.0)
         counts.update(heap.drain())
@@ -105,7 +105,7 @@ def test_equal_scores_are_chosen_among_fairly() -> None:
 
 
 def test_nan_is_never_among_the_largest() -> None:
-    heap: TopHeap[str] = TopHeap(2)
+    heap: TopK[str] = TopK(2)
     for item, score in (("a", math.nan), ("b", -5.0), ("c", math.nan), ("d", -9.0)):
         heap.push(item, score)
     assert heap.drain() == ["b", "d"]
@@ -114,7 +114,7 @@ def test_nan_is_never_among_the_largest() -> None:
 @pytest.mark.parametrize("q", [0, -1, 1.5, True, "2"])
 def test_a_heap_of_no_size_is_refused(q: Any) -> None:
     with pytest.raises(ConfigError, match="whole number"):
-        TopHeap(q)
+        TopK(q)
 
 
 # -- windows -----------------------------------------------------------------------------------------------------

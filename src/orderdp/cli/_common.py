@@ -1,4 +1,4 @@
-"""Words for the terminal."""
+"""What the commands share: output, the options of a run, and running many."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from orderdp.experiments.config import Settings
     from orderdp.experiments.records import Run
-    from orderdp.experiments.runner import Place
+    from orderdp.experiments.runner import RunOptions
 
 __all__ = [
     "add_run_options",
@@ -83,7 +83,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     how = parser.add_argument_group("how it is trained")
     how.add_argument("--preset", metavar="P", help="named settings to start from: cpu, paper-cifar-resnet18, ...")
     how.add_argument("--config", type=Path, metavar="FILE", help="settings as TOML; the command line goes before it")
-    how.add_argument("--optimiser", default=unset, metavar="O", help="sgd, adamw, lars or lamb (default sgd)")
+    how.add_argument("--optimizer", default=unset, metavar="O", help="sgd, adamw, lars or lamb (default sgd)")
     how.add_argument(
         "--schedule", default=unset, metavar="S", help="onecycle, cosine, step or constant (default onecycle)"
     )
@@ -140,7 +140,7 @@ def settings_of(options: argparse.Namespace, *, varied: bool = False, **own: Any
     """
     from orderdp.experiments.config import VARIED, Settings, preset_values, read_config
 
-    names = {"data", "model", "task", "optimiser", "schedule", "augment", "flip", "drop_last", "steps"}
+    names = {"data", "model", "task", "optimizer", "schedule", "augment", "flip", "drop_last", "steps"}
     names |= {*_NUMBERS, *_SWITCHES}
     given = {name: value for name, value in vars(options).items() if name in names}
     from_file = {} if options.config is None else read_config(options.config)
@@ -153,11 +153,11 @@ def settings_of(options: argparse.Namespace, *, varied: bool = False, **own: Any
     return Settings.from_dict({**preset_values(options.preset), **from_file, **given, **own})
 
 
-def place_of(options: argparse.Namespace) -> Place:
+def place_of(options: argparse.Namespace) -> RunOptions:
     """Where and how to run."""
-    from orderdp.experiments.runner import Place
+    from orderdp.experiments.runner import RunOptions
 
-    return Place(
+    return RunOptions(
         options.out,
         data_dir=options.data_dir,
         device=options.device,
@@ -179,7 +179,9 @@ def command_line() -> str:
     return shlex.join(["orderdp", *sys.argv[1:]])
 
 
-def run_all(runs: Sequence[Settings], place: Place, *, jobs: int, quiet: bool, tests: Sequence[str] = ()) -> list[Run]:
+def run_all(
+    runs: Sequence[Settings], place: RunOptions, *, jobs: int, quiet: bool, tests: Sequence[str] = ()
+) -> list[Run]:
     """Runs what is not finished yet, judges it on further test sets, and returns the records of all."""
     from orderdp.experiments.progress import show_progress
     from orderdp.experiments.records import read_run
@@ -197,7 +199,7 @@ def run_all(runs: Sequence[Settings], place: Place, *, jobs: int, quiet: bool, t
     return [read_run(place.out / "runs" / settings.run_id) for settings in runs]
 
 
-def _judge(runs: Sequence[Settings], place: Place, data: str, *, quiet: bool) -> None:
+def _judge(runs: Sequence[Settings], place: RunOptions, data: str, *, quiet: bool) -> None:
     from orderdp.experiments.runner import judge_all, not_judged
 
     waiting = not_judged(runs, place, data)

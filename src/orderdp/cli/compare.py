@@ -10,8 +10,8 @@ from orderdp.cli._common import add_run_options, further_tests, numbers, place_o
 from orderdp.errors import ConfigError
 
 if TYPE_CHECKING:
-    from orderdp.experiments.config import Contender, Settings
-    from orderdp.experiments.runner import Place
+    from orderdp.experiments.config import MethodSpec, Settings
+    from orderdp.experiments.runner import RunOptions
 
 __all__ = ["DESCRIPTION", "NAME", "SUMMARY", "add", "run"]
 
@@ -65,11 +65,11 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """What it does."""
-    from orderdp.experiments.config import grid, parse_contender, split_outside_brackets
+    from orderdp.experiments.config import grid, parse_method, split_outside_brackets
     from orderdp.experiments.runner import check, check_runs, check_tests, remember_settings
 
     written = split_outside_brackets(options.policies, ",")
-    contenders = [parse_contender(text) for text in written if text.strip()]
+    contenders = [parse_method(text) for text in written if text.strip()]
     seeds = numbers(options.seeds, int, "--seeds")
     if options.jobs < 1:
         raise ConfigError(f"--jobs must be at least 1, got {options.jobs}.")
@@ -97,8 +97,8 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _searched(
-    base: Settings, contenders: list[Contender], options: argparse.Namespace
-) -> tuple[list[Contender], list[Settings]]:
+    base: Settings, contenders: list[MethodSpec], options: argparse.Namespace
+) -> tuple[list[MethodSpec], list[Settings]]:
     """Whose ratios are searched, and the runs at both ends of the search, by which it is checked."""
     from orderdp.experiments.config import CONTROLS
     from orderdp.experiments.runner import possible_ratios
@@ -120,7 +120,7 @@ def _searched(
 
 
 def _search(
-    base: Settings, contenders: list[Contender], seeds: list[int], place: Place, options: argparse.Namespace
+    base: Settings, contenders: list[MethodSpec], seeds: list[int], place: RunOptions, options: argparse.Namespace
 ) -> None:
     from orderdp.experiments.runner import find_lossless
 

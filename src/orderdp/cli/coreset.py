@@ -11,7 +11,7 @@ from orderdp.errors import ConfigError
 
 if TYPE_CHECKING:
     from orderdp.coresets import Proxy
-    from orderdp.experiments.config import Contender
+    from orderdp.experiments.config import MethodSpec
 
 __all__ = ["DESCRIPTION", "NAME", "SUMMARY", "add", "run"]
 
@@ -60,7 +60,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """What it does."""
     from orderdp.coresets import NAMES, coreset_command, summary
-    from orderdp.experiments.config import parse_contender
+    from orderdp.experiments.config import parse_method
     from orderdp.experiments.runner import make_folder
     from orderdp.report.tables import show
 
@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> None:
         return
     if options.method is None or options.prune_ratio is None or options.out is None:
         raise ConfigError("give --method, --prune-ratio and --out; --list shows the methods.")
-    method = parse_contender(options.method, NAMES, "static method")
+    method = parse_method(options.method, NAMES, "static method")
     if (options.data is None) == (options.from_features is None):
         raise ConfigError("give either --data D or --from-features FILE.")
     make_folder(options.out.parent)  # or a proxy would be trained for nothing
@@ -88,7 +88,7 @@ def run(options: argparse.Namespace) -> None:
     )
 
 
-def _proxy(options: argparse.Namespace, method: Contender) -> Proxy:
+def _proxy(options: argparse.Namespace, method: MethodSpec) -> Proxy:
     from orderdp.experiments.config import Settings
     from orderdp.experiments.runner import Runner, check
     from orderdp.experiments.selected_once import make_proxy

@@ -125,7 +125,7 @@ def _theory(options: argparse.Namespace) -> None:
 
 def _suite(suite: Suite, options: argparse.Namespace) -> None:
     from orderdp.cli._common import command_line, numbers, run_all
-    from orderdp.experiments.runner import Place, check, make_folder
+    from orderdp.experiments.runner import RunOptions, check, make_folder
     from orderdp.report.charts import check_ending
     from orderdp_paper.output import needs
     from orderdp_paper.suite import prepare
@@ -143,7 +143,7 @@ def _suite(suite: Suite, options: argparse.Namespace) -> None:
     for settings in runs.values():
         check(settings)
     runs_in = suite.runs_in(out)
-    place = Place(
+    place = RunOptions(
         runs_in,
         data_dir=options.data_dir,
         device=options.device,

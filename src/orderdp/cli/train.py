@@ -10,7 +10,7 @@ from orderdp.errors import ConfigError
 
 if TYPE_CHECKING:
     from orderdp.experiments.config import Settings
-    from orderdp.experiments.runner import Place
+    from orderdp.experiments.runner import RunOptions
 
 __all__ = ["DESCRIPTION", "NAME", "SUMMARY", "add", "run"]
 
@@ -50,12 +50,12 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """What it does."""
-    from orderdp.experiments.config import parse_contender
+    from orderdp.experiments.config import parse_method
     from orderdp.experiments.runner import check, check_tests, finished, judge_all
 
     given = {name: getattr(options, name) for name in ("prune_ratio", "seed") if hasattr(options, name)}
     if hasattr(options, "policy"):
-        contender = parse_contender(options.policy)
+        contender = parse_method(options.policy)
         given |= {"policy": contender.policy, "policy_parameters": contender.parameters}
     settings = settings_of(options, **given)
     check(settings)
@@ -75,7 +75,7 @@ def run(options: argparse.Namespace) -> None:
         )
 
 
-def _train(settings: Settings, place: Place, options: argparse.Namespace) -> None:
+def _train(settings: Settings, place: RunOptions, options: argparse.Namespace) -> None:
     from orderdp.experiments.progress import show_progress
     from orderdp.experiments.runner import compare_all
 

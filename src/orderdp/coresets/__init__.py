@@ -1,16 +1,16 @@
-"""Static rivals: methods that choose once, before training, what all epochs train on. One file a method."""
+"""Static rivals: methods that choose once, before training, what all epochs train on. One file per family."""
 
 from __future__ import annotations
 
 from orderdp.coresets.arrays import Arrays
-from orderdp.coresets.base import Labelled, Method, Needs, ScoreMethod, Source
+from orderdp.coresets.base import FeatureSource, Labelled, Method, Requirements, ScoreMethod
 from orderdp.coresets.geometry import CCS, ContextualDiversity, Herding, KCenter, Moderate, Prototypes, StaticRandom
 from orderdp.coresets.gradient_matching import Glister, GradMatch
 from orderdp.coresets.influence import GeneralizationPruning, Influence
 from orderdp.coresets.proxy import Proxy
-from orderdp.coresets.registry import NAMES, Outcome, build, card, config_of, coreset_command, run, summary
+from orderdp.coresets.registry import NAMES, CoresetResult, build, card, config_of, coreset_command, run, summary
 from orderdp.coresets.submodular import Craig, FacilityLocation, GraphCut
-from orderdp.coresets.training_dynamics import EL2N, Forgetting, GraNd, MoSo, OwnScores
+from orderdp.coresets.training_dynamics import EL2N, Forgetting, GraNd, MoSo, PrecomputedScores
 from orderdp.coresets.uncertainty import Cal, DeepFool, Entropy, LeastConfidence, Margin
 
 __all__ = [
@@ -20,10 +20,12 @@ __all__ = [
     "Arrays",
     "Cal",
     "ContextualDiversity",
+    "CoresetResult",
     "Craig",
     "DeepFool",
     "Entropy",
     "FacilityLocation",
+    "FeatureSource",
     "Forgetting",
     "GeneralizationPruning",
     "Glister",
@@ -39,13 +41,11 @@ __all__ = [
     "Method",
     "MoSo",
     "Moderate",
-    "Needs",
-    "Outcome",
-    "OwnScores",
+    "PrecomputedScores",
     "Prototypes",
     "Proxy",
+    "Requirements",
     "ScoreMethod",
-    "Source",
     "StaticRandom",
     "build",
     "card",

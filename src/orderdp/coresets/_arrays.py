@@ -1,4 +1,4 @@
-"""The library behind the extra ``coresets``."""
+"""Arrays that coreset methods share: kernels in blocks, last-layer gradients, greedy maximization."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from orderdp.coresets.base import (
     Labelled,
-    Needs,
+    Requirements,
     check_label_range,
     checked_held_out,
     checked_marks,
@@ -102,7 +102,7 @@ class Arrays:
         """As many as there are logits of, or features."""
         return self._models("logits") or self._models("features") or 1
 
-    def check(self, needs: Needs, who: str) -> None:
+    def check(self, needs: Requirements, who: str) -> None:
         """Raises where an array is not there."""
         if needs.model:
             raise DatasetError(f"{who} needs the model itself, arrays are not enough. Give it a Proxy.")
@@ -155,7 +155,7 @@ class Arrays:
         """There are none."""
         raise DatasetError("arrays have no samples. Give the method a Proxy.")
 
-    def seconds_for(self, needs: Needs) -> float:
+    def seconds_for(self, needs: Requirements) -> float:
         """Nothing that is known here."""
         return 0.0
 

@@ -1,4 +1,4 @@
-"""How many samples each class or stratum may keep. Always exact in total."""
+"""What a coreset method is: its budgets per class, its requirements, its input checks."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Balance",
+    "FeatureSource",
     "Group",
     "Labelled",
     "Method",
-    "Needs",
     "Progress",
+    "Requirements",
     "ScoreMethod",
-    "Source",
     "Task",
     "Weighted",
     "budgets",
@@ -172,7 +172,7 @@ def _bar(what: str, total: int) -> Iterator[Callable[[], None]]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Needs:
+class Requirements:
     """What must be recorded.
 
     Attributes:
@@ -214,7 +214,7 @@ class Labelled:
     labels: np.ndarray
 
 
-class Source(Protocol):
+class FeatureSource(Protocol):
     """What a method may ask. Epochs count what has been trained: 0 is the initial model, None the end."""
 
     @property
@@ -232,7 +232,7 @@ class Source(Protocol):
         """How many models there are."""
         ...
 
-    def check(self, needs: Needs, who: str) -> None:
+    def check(self, needs: Requirements, who: str) -> None:
         """Raises where something of `needs` cannot be given."""
         ...
 
@@ -268,7 +268,7 @@ class Source(Protocol):
         """All samples in order: indices, inputs, labels."""
         ...
 
-    def seconds_for(self, needs: Needs) -> float:
+    def seconds_for(self, needs: Requirements) -> float:
         """What it costs to have `needs` recorded, training included."""
         ...
 
@@ -415,7 +415,7 @@ class Weighted:
 class Task:
     """One selection to be made: where the arrays come from, how many are kept, under which seed."""
 
-    source: Source
+    source: FeatureSource
     k: int
     seed: int
     balanced: Balance
@@ -449,7 +449,7 @@ class Task:
             kept.append(group.members[draw.top_of_pool(scores[group.members], group.count, key)])
         return Selection(np.sort(np.concatenate(kept)))
 
-    def pick(self, picks: Callable[[Group], np.ndarray]) -> Selection:
+    def select_from(self, picks: Callable[[Group], np.ndarray]) -> Selection:
         """What `picks` says for each group, as places among its members in the order in which they were picked."""
         return Selection(np.concatenate([group.members[picks(group)] for group in self.groups]))
 
@@ -485,11 +485,11 @@ class Method:
         check_balance(self.balanced)
 
     @property
-    def needs(self) -> Needs:
+    def needs(self) -> Requirements:
         """What it asks of the proxy."""
-        return Needs()
+        return Requirements()
 
-    def select(self, proxy: Source, prune_ratio: float, *, seed: int) -> Selection:
+    def select(self, proxy: FeatureSource, prune_ratio: float, *, seed: int) -> Selection:
         """What is kept of the proxy's samples: round((1 - prune_ratio) * n) of them.
 
         Args:
@@ -499,7 +499,7 @@ class Method:
         """
         return self.choose(self.task(proxy, prune_ratio, seed))
 
-    def task(self, proxy: Source, prune_ratio: float, seed: int) -> Task:
+    def task(self, proxy: FeatureSource, prune_ratio: float, seed: int) -> Task:
         """The selection to be made, everything about it checked before the work."""
         check_ratio("prune_ratio", prune_ratio)
         who = type(self).__name__
@@ -522,12 +522,12 @@ class Method:
 class ScoreMethod(Method):
     """A method that gives each sample a score of its own and keeps the largest."""
 
-    def scores(self, proxy: Source, *, seed: int = 0) -> np.ndarray:
+    def scores(self, proxy: FeatureSource, *, seed: int = 0) -> np.ndarray:
         """One number for each sample; the largest are kept."""
         proxy.check(self.needs, type(self).__name__)
         return self.rate(proxy, seed)
 
-    def rate(self, source: Source, seed: int) -> np.ndarray:
+    def rate(self, source: FeatureSource, seed: int) -> np.ndarray:
         """The scores, without checks."""
         raise NotImplementedError
 
@@ -536,7 +536,7 @@ class ScoreMethod(Method):
         return task.largest(self.rate(task.source, task.seed))
 
 
-def inits_of(needs: Needs, source: Source) -> Iterator[int]:
+def inits_of(needs: Requirements, source: FeatureSource) -> Iterator[int]:
     """Which models a method averages over."""
     return iter(range(source.inits if needs.inits is None else needs.inits))
 

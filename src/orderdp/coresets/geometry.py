@@ -1,4 +1,4 @@
-"""StaticRandom: a uniform choice, made once."""
+"""Coresets by distances between features: k-center, herding, prototypes, and others."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from orderdp._draw import generator
 from orderdp._validation import check_ratio, checked_name, is_count
 from orderdp.coresets._arrays import centred, lazy_greedy, log_softmax, row_blocks, sklearn
 from orderdp.coresets.base import (
+    FeatureSource,
     Group,
     Method,
-    Needs,
+    Requirements,
     ScoreMethod,
-    Source,
     Task,
     checked_scores,
     class_members,
     even_budgets,
 )
-from orderdp.coresets.training_dynamics import EL2N, Forgetting, GraNd, OwnScores
+from orderdp.coresets.training_dynamics import EL2N, Forgetting, GraNd, PrecomputedScores
 from orderdp.errors import ConfigError
 from orderdp.policy import Selection
 
@@ -51,7 +51,9 @@ class StaticRandom(Method):
 
     def choose(self, task: Task) -> Selection:
         """A uniform draw without replacement."""
-        drawn = task.pick(lambda group: task.rng(group.name).choice(len(group.members), group.count, replace=False))
+        drawn = task.select_from(
+            lambda group: task.rng(group.name).choice(len(group.members), group.count, replace=False)
+        )
         return Selection(np.sort(drawn.indices))
 
 
@@ -133,9 +135,9 @@ class KCenter(Method):
     """Farthest-first on features from a random start: the largest gap is at most twice the smallest possible."""
 
     @property
-    def needs(self) -> Needs:
+    def needs(self) -> Requirements:
         """Features."""
-        return Needs(features=True)
+        return Requirements(features=True)
 
     def choose(self, task: Task) -> Selection:
         """Farthest-first in each group, in that order."""
@@ -145,7 +147,7 @@ class KCenter(Method):
             start = int(task.rng(group.name).integers(len(group.members)))
             return farthest_first(squared_euclidean(features[group.members]), group.count, start)
 
-        return task.pick(picks)
+        return task.select_from(picks)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,9 +155,9 @@ class ContextualDiversity(Method):
     """Farthest-first with the symmetric KL divergence between softmax outputs, from a random start."""
 
     @property
-    def needs(self) -> Needs:
+    def needs(self) -> Requirements:
         """Logits."""
-        return Needs(logits=True)
+        return Requirements(logits=True)
 
     def choose(self, task: Task) -> Selection:
         """Farthest-first in each group, in that order."""
@@ -165,7 +167,7 @@ class ContextualDiversity(Method):
             start = int(task.rng(group.name).integers(len(group.members)))
             return farthest_first(symmetric_kl(logits[group.members]), group.count, start)
 
-        return task.pick(picks)
+        return task.select_from(picks)
 
 
 def herd(features: np.ndarray, count: int) -> np.ndarray:
@@ -190,14 +192,14 @@ class Herding(Method):
     """Greedy matching of the mean feature, without replacement."""
 
     @property
-    def needs(self) -> Needs:
+    def needs(self) -> Requirements:
         """Features."""
-        return Needs(features=True)
+        return Requirements(features=True)
 
     def choose(self, task: Task) -> Selection:
         """Herding in each group, in that order. Nothing in it is random."""
         features = task.source.features()
-        return task.pick(lambda group: herd(features[group.members], group.count))
+        return task.select_from(lambda group: herd(features[group.members], group.count))
 
 
 def distances_to_class_median(features: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -224,9 +226,9 @@ class Moderate(Method):
     """Keeps the middle of the distances to the class median: neither the typical nor the odd ones."""
 
     @property
-    def needs(self) -> Needs:
+    def needs(self) -> Requirements:
         """Features and labels."""
-        return Needs(features=True, labels=True)
+        return Requirements(features=True, labels=True)
 
     def choose(self, task: Task) -> Selection:
         """The middle of each group's distances, in the order of the samples."""
@@ -237,7 +239,7 @@ class Moderate(Method):
             order = task.rng(group.name).permutation(len(group.members))
             return np.asarray(order[middle(distances[group.members[order]], group.count)])
 
-        return Selection(np.sort(task.pick(picks).indices))
+        return Selection(np.sort(task.select_from(picks).indices))
 
 
 def distances_to_prototypes(features: np.ndarray, clusters: int, rng: np.random.Generator) -> np.ndarray:
@@ -271,11 +273,11 @@ class Prototypes(ScoreMethod):
             raise ConfigError(f'keep must be "hard" or "easy", got {self.keep!r}.')
 
     @property
-    def needs(self) -> Needs:
+    def needs(self) -> Requirements:
         """Features."""
-        return Needs(features=True)
+        return Requirements(features=True)
 
-    def rate(self, source: Source, seed: int) -> np.ndarray:
+    def rate(self, source: FeatureSource, seed: int) -> np.ndarray:
         """The distances, turned round where the nearest are kept."""
         sklearn("cluster")  # or the proxy would be trained first
         clusters = self.clusters or (10 if source.labels is None else len(np.unique(source.labels)))
@@ -286,7 +288,12 @@ class Prototypes(ScoreMethod):
         return distances if self.keep == "hard" else -distances
 
 
-_SCORES: dict[str, type[ScoreMethod]] = {"el2n": EL2N, "grand": GraNd, "forgetting": Forgetting, "scores": OwnScores}
+_SCORES: dict[str, type[ScoreMethod]] = {
+    "el2n": EL2N,
+    "grand": GraNd,
+    "forgetting": Forgetting,
+    "scores": PrecomputedScores,
+}
 
 
 def stratified(scores: np.ndarray, count: int, drop: float, strata: int, rng: np.random.Generator) -> np.ndarray:
@@ -340,7 +347,7 @@ class CCS(Method):
         object.__setattr__(self, "rating", rating)
 
     @property
-    def needs(self) -> Needs:
+    def needs(self) -> Requirements:
         """Those of the score."""
         return self.rating.needs
 
@@ -352,4 +359,4 @@ class CCS(Method):
         def picks(group: Group) -> np.ndarray:
             return stratified(scores[group.members], group.count, self.drop, self.strata, task.rng(group.name))
 
-        return Selection(np.sort(task.pick(picks).indices))
+        return Selection(np.sort(task.select_from(picks).indices))

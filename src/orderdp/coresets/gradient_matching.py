@@ -1,4 +1,4 @@
-"""Orthogonal matching pursuit of a gradient, with weights that are not negative."""
+"""Coresets whose gradient matches that of all data: GradMatch and Glister."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import numpy as np
 
 from orderdp._validation import is_count
 from orderdp.coresets._arrays import Gradients, prediction_errors
-from orderdp.coresets.base import Group, Labelled, Method, Needs, Task, Weighted
+from orderdp.coresets.base import Group, Labelled, Method, Requirements, Task, Weighted
 from orderdp.errors import ConfigError
 from orderdp.policy import Selection
 
-__all__ = ["Glister", "GradMatch", "Pursuit", "follow_validation", "pursue"]
+__all__ = ["Glister", "GradMatch", "OMPResult", "follow_validation", "omp"]
 
 
 _ROWS_AT_ONCE = 32
 
 
 @dataclass(frozen=True, eq=False)
-class Pursuit:
+class OMPResult:
     """What a pursuit found.
 
     Attributes:
@@ -35,7 +35,7 @@ class Pursuit:
     along: np.ndarray
 
 
-def pursue(gradients: Gradients, target: np.ndarray, count: int, ridge: float) -> Pursuit:
+def omp(gradients: Gradients, target: np.ndarray, count: int, ridge: float) -> OMPResult:
     """At most `count` gradients and weights >= 0 whose weighted sum is near `target`, of shape (classes, width + 1).
 
     Each step adds the gradient with the largest inner product with what is left, and solves for all weights again:
@@ -56,7 +56,7 @@ def pursue(gradients: Gradients, target: np.ndarray, count: int, ridge: float) -
         along = gradients.along(left)
         if len(objectives) > 2 * count + 10:
             break  # samples that go in and out for ever: rounding
-    return Pursuit(active.places, active.weights, objectives, along)
+    return OMPResult(active.places, active.weights, objectives, along)
 
 
 class _Active:
@@ -167,9 +167,9 @@ class GradMatch(Method):
             raise ConfigError(f"ridge must be a number, at least 0, got {self.ridge!r}.")
 
     @property
-    def needs(self) -> Needs:
+    def needs(self) -> Requirements:
         """Features and logits."""
-        return Needs(features=True, logits=True, labels=True)
+        return Requirements(features=True, logits=True, labels=True)
 
     def choose(self, task: Task) -> Selection:
         """A pursuit in each group, with weights."""
@@ -185,12 +185,12 @@ class GradMatch(Method):
         def picks(group: Group) -> Weighted:
             own = group.members
             gradients = Gradients.of(features[own], logits[own], labels[own])
-            return _filled(pursue(gradients, gradients.mean(), group.count, self.ridge), group.count)
+            return _filled(omp(gradients, gradients.mean(), group.count, self.ridge), group.count)
 
         return task.pick_weighted(picks)
 
 
-def _filled(pursuit: Pursuit, count: int) -> Weighted:
+def _filled(pursuit: OMPResult, count: int) -> Weighted:
     """The pursuit's samples, and as many of the next best as are missing, at the smallest of its weights."""
     along = pursuit.along.copy()
     along[pursuit.places] = -np.inf
@@ -259,9 +259,9 @@ class Glister(Method):
             raise ConfigError(f"validation_size must be a whole number, at least 1, got {self.validation_size!r}.")
 
     @property
-    def needs(self) -> Needs:
+    def needs(self) -> Requirements:
         """Features and logits, of the validation set too."""
-        return Needs(features=True, logits=True, labels=True, validation=True)
+        return Requirements(features=True, logits=True, labels=True, validation=True)
 
     def choose(self, task: Task) -> Selection:
         """One greedy run over all groups, each within its budget, in that order."""

@@ -1,8 +1,4 @@
-"""The Hessian of the mean cross-entropy with respect to the last linear layer, and what its inverse does to gradients.
-
-It is the mean of (diag(p) - p p^T) (x) x x^T with x = [h, 1]; it is multiplied with, never written down. A multiple of
-the identity is added (damping), because it is singular: a constant added to all logits changes nothing.
-"""
+"""Coresets by influence on the parameters, through the Hessian of the last linear layer."""
 
 from __future__ import annotations
 
@@ -14,7 +10,7 @@ import numpy as np
 from orderdp._draw import generator
 from orderdp._validation import is_count
 from orderdp.coresets._arrays import Gradients, softmax
-from orderdp.coresets.base import Method, Needs, ScoreMethod, Source, Task
+from orderdp.coresets.base import FeatureSource, Method, Requirements, ScoreMethod, Task
 from orderdp.errors import ConfigError
 from orderdp.policy import Selection
 
@@ -142,7 +138,7 @@ def _dots(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.asarray(np.einsum("rcd,rcd->r", a, b))
 
 
-def parameter_influence(source: Source, damping: float, probes: int, rng: np.random.Generator) -> np.ndarray:
+def parameter_influence(source: FeatureSource, damping: float, probes: int, rng: np.random.Generator) -> np.ndarray:
     """For each sample a vector that stands for H^-1 times its last-layer gradient; see `influence_vectors`."""
     assert source.labels is not None
     logits = source.logits()
@@ -168,11 +164,11 @@ class Influence(ScoreMethod):
         check_influence(self.damping, self.probes)
 
     @property
-    def needs(self) -> Needs:
+    def needs(self) -> Requirements:
         """Features and logits."""
-        return Needs(features=True, logits=True, labels=True)
+        return Requirements(features=True, logits=True, labels=True)
 
-    def rate(self, source: Source, seed: int) -> np.ndarray:
+    def rate(self, source: FeatureSource, seed: int) -> np.ndarray:
         """The norms."""
         rng = generator(seed, "coreset", "Influence", "probes")
         return np.asarray(np.linalg.norm(parameter_influence(source, self.damping, self.probes, rng), axis=1))
@@ -265,9 +261,9 @@ class GeneralizationPruning(Method):
             raise ConfigError(f"moves must be a whole number, at least 0, got {self.moves!r}.")
 
     @property
-    def needs(self) -> Needs:
+    def needs(self) -> Requirements:
         """Features and logits."""
-        return Needs(features=True, logits=True, labels=True)
+        return Requirements(features=True, logits=True, labels=True)
 
     def choose(self, task: Task) -> Selection:
         """Starts with the shortest vectors of each group out, and anneals over all groups together."""

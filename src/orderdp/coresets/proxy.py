@@ -1,4 +1,4 @@
-"""Training of the proxy: the shared protocol, one epoch at a time, each a function of (seed, init, epoch)."""
+"""The proxy: a model trained once, whose recordings all coreset methods share."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from orderdp._files import replacing, write_text
 from orderdp._torch import GlobalGenerators
 from orderdp._validation import check_batch_size, check_ratio, checked_seed, is_count, suggestion
 from orderdp.checkpoint import load_checkpoint, save_checkpoint
-from orderdp.coresets.base import Labelled, Needs, Progress, check_finite, check_progress, told
+from orderdp.coresets.base import Labelled, Progress, Requirements, check_finite, check_progress, told
 from orderdp.errors import ConfigError, DatasetError, StateError
 from orderdp.pruner import checked_labels
 
 __all__ = [
-    "Models",
+    "FeatureHook",
     "Proxy",
+    "ProxyTrainer",
     "Recipe",
     "Samples",
     "Store",
-    "Tap",
     "find_head",
     "own_generators",
     "record",
@@ -75,7 +75,7 @@ class Recipe:
             if not isinstance(value, int | float) or not 0 <= value < float("inf") or (least == "above" and value == 0):
                 raise ConfigError(f"{name} must be a number, {least} 0, got {value!r}.")
 
-    def optimiser(self, model: nn.Module) -> torch.optim.Optimizer:
+    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         """For a fresh model."""
         return torch.optim.SGD(
             model.parameters(),
@@ -110,7 +110,7 @@ def own_generators(seed: int, *tags: int | str, device: torch.device) -> Iterato
 @torch.enable_grad()  # features may be asked for where gradients are switched off
 def train_epoch(
     model: nn.Module,
-    optimiser: torch.optim.Optimizer,
+    optimizer: torch.optim.Optimizer,
     samples: Samples,
     batches: list[np.ndarray],
     device: torch.device,
@@ -123,9 +123,9 @@ def train_epoch(
         logits = model(x.to(device))
         labels = y.to(device)
         loss = nn.functional.cross_entropy(logits, labels)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
-        optimiser.step()
+        optimizer.step()
         correct[indices] = (logits.argmax(1) == labels).cpu().numpy()
         after_step()
     if not torch.isfinite(loss):
@@ -215,7 +215,7 @@ class Store:
 
 
 @dataclass(frozen=True, eq=False)
-class Models:
+class ProxyTrainer:
     """Trains on, from where a model is, as far as somebody asks.
 
     Attributes:
@@ -277,35 +277,35 @@ class Models:
             return
         self._check_classes()
         model = self._fresh(init)
-        optimiser, done = self.recipe.optimiser(model), 0
+        optimizer, done = self.recipe.optimizer(model), 0
         if self.store.has_checkpoint(f"latest-{init}"):
             latest = self.store.load_checkpoint(f"latest-{init}")
             done = latest["epoch"]
             model.load_state_dict(self.store.load_checkpoint(f"model-{init}-{done}"))
-            optimiser.load_state_dict(latest["optimiser"])
+            optimizer.load_state_dict(latest["optimizer"])
         else:
             self.store.save_checkpoint(f"model-{init}-0", model.state_dict())
         for number in range(done + 1, epoch + 1):
-            self._train_epoch(model, optimiser, init, number)
+            self._train_epoch(model, optimizer, init, number)
 
     def correct(self, epochs: int, init: int) -> np.ndarray:
         """Which samples were right when they were trained on, epoch by epoch."""
         self.train(epochs, init)
         return np.stack([self.store.load(f"correct-{init}-{epoch}") for epoch in range(1, epochs + 1)])
 
-    def _train_epoch(self, model: nn.Module, optimiser: torch.optim.Optimizer, init: int, epoch: int) -> None:
+    def _train_epoch(self, model: nn.Module, optimizer: torch.optim.Optimizer, init: int, epoch: int) -> None:
         start = time.perf_counter()
         batches = self.recipe.order(self.samples.n, init, epoch)
         with (
             own_generators(self.recipe.seed, "proxy", init, "train", epoch, device=self.device),
             told(self.progress, f"proxy: model {init + 1}, epoch {epoch}", len(batches)) as step,
         ):
-            correct = train_epoch(model, optimiser, self.samples, batches, self.device, step)
+            correct = train_epoch(model, optimizer, self.samples, batches, self.device, step)
         with self.store.writing(f"correct-{init}-{epoch}", correct.shape, np.bool_) as file:
             file[:] = correct
         self.store.save_checkpoint(f"model-{init}-{epoch}", model.state_dict())
         # Last, so that what it points to is there.
-        self.store.save_checkpoint(f"latest-{init}", {"epoch": epoch, "optimiser": optimiser.state_dict()})
+        self.store.save_checkpoint(f"latest-{init}", {"epoch": epoch, "optimizer": optimizer.state_dict()})
         self.store.spent(f"train-{init}-{epoch}", time.perf_counter() - start)
 
     def _fresh(self, init: int) -> nn.Module:
@@ -327,7 +327,7 @@ def _digest(model: nn.Module) -> str:
     return f"{type(model).__name__} {blake2b(f'{printed}{shapes}'.encode(), digest_size=16).hexdigest()}"
 
 
-def record(models: Models, samples: Samples, names: list[str], epoch: int, init: int) -> None:
+def record(models: ProxyTrainer, samples: Samples, names: list[str], epoch: int, init: int) -> None:
     """Writes what goes into the last linear layer and what comes out, or the latter alone.
 
     Args:
@@ -342,7 +342,7 @@ def record(models: Models, samples: Samples, names: list[str], epoch: int, init:
     shapes = [(samples.n, width) for width in models.sizes[-len(names) :]]
     with (
         ExitStack() as stack,
-        Tap(model, models.head) as tap,
+        FeatureHook(model, models.head) as tap,
         torch.no_grad(),
         told(models.progress, "proxy: recording", len(batches)) as step,
     ):
@@ -379,7 +379,7 @@ def find_head(model: nn.Module, inputs: torch.Tensor, name: str | None = None) -
             else f"the model must go through the head {name!r}, it does not. Name another with Proxy(..., head=...)."
         )
     # With noise added: a head that starts with zeros would equal whatever a scale makes of it.
-    with Tap(model, head, noise=torch.Generator().manual_seed(0)) as tap, torch.no_grad():
+    with FeatureHook(model, head, noise=torch.Generator().manual_seed(0)) as tap, torch.no_grad():
         tap.check(model(inputs))
     return head
 
@@ -396,7 +396,7 @@ def _last_called(model: nn.Module, inputs: torch.Tensor, layers: Mapping[str, nn
     return called[-1] if called else None
 
 
-class Tap:
+class FeatureHook:
     """Keeps what goes into a linear layer and what comes out, while it is open.
 
     Args:
@@ -411,7 +411,7 @@ class Tap:
         self._layer = model.get_submodule(head)
         self.features = self.logits = torch.empty(0)
 
-    def __enter__(self) -> Tap:
+    def __enter__(self) -> FeatureHook:
         self._hook = self._layer.register_forward_hook(self._keep)
         return self
 
@@ -640,7 +640,9 @@ class Proxy:
         self._samples = Samples(dataset, labels, workers)
         self._validation = None if validation is None else Samples(validation, None, workers)
         self._store = Store(cache)
-        self._models = Models(model_factory, self._samples, self.recipe, self._store, self._device, progress, head)
+        self._models = ProxyTrainer(
+            model_factory, self._samples, self.recipe, self._store, self._device, progress, head
+        )
         self._store.open(self._models.identity)
 
     @property
@@ -671,7 +673,7 @@ class Proxy:
         if not self._samples.is_same_as(other):
             raise DatasetError("this proxy was made for other data: as many samples, but not the same ones.")
 
-    def check(self, needs: Needs, who: str) -> None:
+    def check(self, needs: Requirements, who: str) -> None:
         """Raises where more epochs or models are asked for than there will be."""
         if needs.scores:
             raise DatasetError(f"{who} needs scores made elsewhere. Give it Arrays(scores=...).")
@@ -726,7 +728,7 @@ class Proxy:
         for indices, x, y in self._samples.batches(self._samples.in_order(self.recipe.batch_size)):
             yield indices, x.to(self._device), y.to(self._device)
 
-    def seconds_for(self, needs: Needs) -> float:
+    def seconds_for(self, needs: Requirements) -> float:
         """What the trainings and passes took that `needs` asks for, whoever asked first."""
         if needs.nothing:
             return 0.0

@@ -1,4 +1,4 @@
-"""Static methods by name, for the command line and config files."""
+"""Coreset methods by name, and running one."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from orderdp._files import replacing
 from orderdp._validation import checked_name, suggestion
 from orderdp.cards import one_sentence, read_card
 from orderdp.coresets.arrays import Arrays
-from orderdp.coresets.base import Method, ScoreMethod, Source
+from orderdp.coresets.base import FeatureSource, Method, ScoreMethod
 from orderdp.coresets.geometry import CCS, ContextualDiversity, Herding, KCenter, Moderate, Prototypes, StaticRandom
 from orderdp.coresets.gradient_matching import Glister, GradMatch
 from orderdp.coresets.influence import GeneralizationPruning, Influence
 from orderdp.coresets.submodular import Craig, FacilityLocation, GraphCut
-from orderdp.coresets.training_dynamics import EL2N, Forgetting, GraNd, MoSo, OwnScores
+from orderdp.coresets.training_dynamics import EL2N, Forgetting, GraNd, MoSo, PrecomputedScores
 from orderdp.coresets.uncertainty import Cal, DeepFool, Entropy, LeastConfidence, Margin
 from orderdp.errors import ConfigError
 from orderdp.policy import Selection
 
-__all__ = ["NAMES", "Outcome", "build", "card", "config_of", "coreset_command", "run", "summary"]
+__all__ = ["NAMES", "CoresetResult", "build", "card", "config_of", "coreset_command", "run", "summary"]
 
 
 NAMES: dict[str, type[Method]] = {
@@ -53,7 +53,7 @@ NAMES: dict[str, type[Method]] = {
     "moso": MoSo,
     "ccs": CCS,
     "moderate": Moderate,
-    "own-scores": OwnScores,
+    "own-scores": PrecomputedScores,
 }
 
 
@@ -96,7 +96,7 @@ def config_of(method: Method) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, eq=False)
-class Outcome:
+class CoresetResult:
     """What a static method has chosen, and what that cost.
 
     Attributes:
@@ -134,7 +134,9 @@ class Outcome:
             np.savez(temporary, **arrays)
 
 
-def run(method: Method | str, proxy: Source, prune_ratio: float, *, seed: int, **parameters: Any) -> Outcome:
+def run(
+    method: Method | str, proxy: FeatureSource, prune_ratio: float, *, seed: int, **parameters: Any
+) -> CoresetResult:
     """Selects, and says what it cost.
 
     Args:
@@ -154,7 +156,7 @@ def run(method: Method | str, proxy: Source, prune_ratio: float, *, seed: int, *
     selection = chosen.choose(task) if scores is None else task.largest(scores)
     took, of_proxy = time.perf_counter() - start, proxy.seconds_for(chosen.needs)
     # What the proxy did just now is in both clocks.
-    return Outcome(selection, scores, repr(chosen), prune_ratio, of_proxy, max(0.0, took - (of_proxy - before)))
+    return CoresetResult(selection, scores, repr(chosen), prune_ratio, of_proxy, max(0.0, took - (of_proxy - before)))
 
 
 def coreset_command(
@@ -162,11 +164,11 @@ def coreset_command(
     prune_ratio: float,
     out: str | os.PathLike[str],
     *,
-    proxy: Source | None = None,
+    proxy: FeatureSource | None = None,
     from_features: str | os.PathLike[str] | None = None,
     seed: int = 0,
     **parameters: Any,
-) -> Outcome:
+) -> CoresetResult:
     """Selects and writes indices, weights, scores and cost to `out`.
 
     Args:

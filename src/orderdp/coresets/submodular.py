@@ -1,4 +1,4 @@
-"""Facility location, maximised greedily: every sample is served by the most similar one that was picked."""
+"""Coresets that maximize a submodular function: facility location, graph cut, CRAIG."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from orderdp.coresets._arrays import (
     stochastic_greedy,
     unit_rows,
 )
-from orderdp.coresets.base import Group, Method, Needs, Task, Weighted
+from orderdp.coresets.base import Group, Method, Requirements, Task, Weighted
 from orderdp.errors import ConfigError
 from orderdp.policy import Selection
 
@@ -116,9 +116,9 @@ class FacilityLocation(Method):
         check_ratio("eps", self.eps, zero_allowed=False)
 
     @property
-    def needs(self) -> Needs:
+    def needs(self) -> Requirements:
         """Features."""
-        return Needs(features=True)
+        return Requirements(features=True)
 
     def choose(self, task: Task) -> Selection:
         """Greedy in each group, in that order."""
@@ -128,7 +128,7 @@ class FacilityLocation(Method):
             kernel = CosineKernel(features[group.members])
             return maximise_coverage(kernel, group.count, task.rng(group.name), eps=self.eps)
 
-        return task.pick(picks)
+        return task.select_from(picks)
 
 
 def cut(features: np.ndarray, count: int, trade_off: float) -> np.ndarray:
@@ -166,14 +166,14 @@ class GraphCut(Method):
             raise ConfigError(f"trade_off must be a number, at least 0, got {self.trade_off!r}.")
 
     @property
-    def needs(self) -> Needs:
+    def needs(self) -> Requirements:
         """Features."""
-        return Needs(features=True)
+        return Requirements(features=True)
 
     def choose(self, task: Task) -> Selection:
         """Greedy in each group, in that order."""
         features = task.source.features()
-        return task.pick(lambda group: cut(features[group.members], group.count, self.trade_off))
+        return task.select_from(lambda group: cut(features[group.members], group.count, self.trade_off))
 
 
 class GradientKernel:
@@ -215,9 +215,9 @@ class Craig(Method):
         check_ratio("eps", self.eps, zero_allowed=False)
 
     @property
-    def needs(self) -> Needs:
+    def needs(self) -> Requirements:
         """Features and logits."""
-        return Needs(features=True, logits=True, labels=True)
+        return Requirements(features=True, logits=True, labels=True)
 
     def choose(self, task: Task) -> Selection:
         """Greedy in each group, in that order, with weights."""

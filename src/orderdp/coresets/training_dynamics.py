@@ -1,4 +1,4 @@
-"""EL2N: the samples whose predicted probabilities are farthest from their label early in training."""
+"""Coresets by what happens to samples in training: EL2N, forgetting, GraNd, MoSo, scores of your own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.func import functional_call, grad, vmap
 
 from orderdp._validation import is_count
 from orderdp.coresets._arrays import Gradients, prediction_errors
-from orderdp.coresets.base import Needs, ScoreMethod, Source, inits_of
+from orderdp.coresets.base import FeatureSource, Requirements, ScoreMethod, inits_of
 from orderdp.errors import ConfigError
 
 __all__ = [
@@ -20,7 +20,7 @@ __all__ = [
     "Forgetting",
     "GraNd",
     "MoSo",
-    "OwnScores",
+    "PrecomputedScores",
     "agreement_with_the_rest",
     "check_moment",
     "error_norms",
@@ -56,11 +56,11 @@ class EL2N(ScoreMethod):
         check_moment(self.epoch, self.repeats)
 
     @property
-    def needs(self) -> Needs:
+    def needs(self) -> Requirements:
         """Logits of one epoch, from several models."""
-        return Needs(logits=True, labels=True, epoch=self.epoch, inits=self.repeats)
+        return Requirements(logits=True, labels=True, epoch=self.epoch, inits=self.repeats)
 
-    def rate(self, source: Source, seed: int) -> np.ndarray:
+    def rate(self, source: FeatureSource, seed: int) -> np.ndarray:
         """The mean norm."""
         assert source.labels is not None
         norms = [error_norms(source.logits(self.epoch, init), source.labels) for init in inits_of(self.needs, source)]
@@ -93,11 +93,11 @@ class Forgetting(ScoreMethod):
     """Keeps the samples with the most forgetting events; those never learned come first."""
 
     @property
-    def needs(self) -> Needs:
+    def needs(self) -> Requirements:
         """What was right, epoch by epoch."""
-        return Needs(correct=True)
+        return Requirements(correct=True)
 
-    def rate(self, source: Source, seed: int) -> np.ndarray:
+    def rate(self, source: FeatureSource, seed: int) -> np.ndarray:
         """The number of forgetting events."""
         return forgetting_events(source.correct())
 
@@ -146,22 +146,24 @@ class GraNd(ScoreMethod):
             raise ConfigError(f"chunk must be a whole number, at least 1, got {self.chunk!r}.")
 
     @property
-    def needs(self) -> Needs:
+    def needs(self) -> Requirements:
         """Features and logits of one epoch, or the model of that epoch."""
         last = self.layer == "last"
-        return Needs(features=last, logits=last, model=not last, labels=True, epoch=self.epoch, inits=self.repeats)
+        return Requirements(
+            features=last, logits=last, model=not last, labels=True, epoch=self.epoch, inits=self.repeats
+        )
 
-    def rate(self, source: Source, seed: int) -> np.ndarray:
+    def rate(self, source: FeatureSource, seed: int) -> np.ndarray:
         """The mean norm."""
         norm = self._last if self.layer == "last" else self._all
         return np.asarray(np.mean([norm(source, init) for init in inits_of(self.needs, source)], axis=0))
 
-    def _last(self, source: Source, init: int) -> np.ndarray:
+    def _last(self, source: FeatureSource, init: int) -> np.ndarray:
         assert source.labels is not None
         features, logits = source.features(self.epoch, init), source.logits(self.epoch, init)
         return np.asarray(np.sqrt(Gradients.of(features, logits, source.labels).squared_norms()))
 
-    def _all(self, source: Source, init: int) -> np.ndarray:
+    def _all(self, source: FeatureSource, init: int) -> np.ndarray:
         model, norms = source.model(self.epoch, init), np.empty(source.n)
         for indices, inputs, labels in source.batches():
             parts = [slice(start, start + self.chunk) for start in range(0, len(inputs), self.chunk)]
@@ -198,11 +200,11 @@ class MoSo(ScoreMethod):
         check_moment(0, self.repeats)
 
     @property
-    def needs(self) -> Needs:
+    def needs(self) -> Requirements:
         """Features and logits after each epoch."""
-        return Needs(features=True, logits=True, labels=True, every_epoch=True, inits=self.repeats)
+        return Requirements(features=True, logits=True, labels=True, every_epoch=True, inits=self.repeats)
 
-    def rate(self, source: Source, seed: int) -> np.ndarray:
+    def rate(self, source: FeatureSource, seed: int) -> np.ndarray:
         """The sum over checkpoints; one checkpoint is in memory at a time."""
         assert source.labels is not None
         total, inits = np.zeros(source.n), list(inits_of(self.needs, source))
@@ -214,7 +216,7 @@ class MoSo(ScoreMethod):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OwnScores(ScoreMethod):
+class PrecomputedScores(ScoreMethod):
     """Keeps the largest of the scores in `Arrays`.
 
     Args:
@@ -229,10 +231,10 @@ class OwnScores(ScoreMethod):
             raise ConfigError(f'keep must be "largest" or "smallest", got {self.keep!r}.')
 
     @property
-    def needs(self) -> Needs:
+    def needs(self) -> Requirements:
         """Scores."""
-        return Needs(scores=True)
+        return Requirements(scores=True)
 
-    def rate(self, source: Source, seed: int) -> np.ndarray:
+    def rate(self, source: FeatureSource, seed: int) -> np.ndarray:
         """The scores, turned round where the smallest are kept."""
         return source.scores() if self.keep == "largest" else -source.scores()

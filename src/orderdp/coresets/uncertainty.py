@@ -1,4 +1,4 @@
-"""Entropy: the samples whose predicted probabilities have the largest entropy."""
+"""Coresets by how uncertain predictions are: entropy, confidence, margin, DeepFool, CAL."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 from orderdp._validation import is_count
 from orderdp.coresets._arrays import log_softmax, sklearn, softmax
-from orderdp.coresets.base import Needs, ScoreMethod, Source
+from orderdp.coresets.base import FeatureSource, Requirements, ScoreMethod
 from orderdp.coresets.geometry import symmetric_kl
 from orderdp.errors import ConfigError, DatasetError
 
@@ -42,11 +42,11 @@ class Entropy(ScoreMethod):
     """Keeps the samples whose predicted probabilities have the largest entropy."""
 
     @property
-    def needs(self) -> Needs:
+    def needs(self) -> Requirements:
         """The logits of the trained proxy."""
-        return Needs(logits=True)
+        return Requirements(logits=True)
 
-    def rate(self, source: Source, seed: int) -> np.ndarray:
+    def rate(self, source: FeatureSource, seed: int) -> np.ndarray:
         """How uncertain the proxy is of each sample."""
         return prediction_entropy(source.logits())
 
@@ -65,11 +65,11 @@ class LeastConfidence(ScoreMethod):
     """Keeps the samples whose largest class probability is smallest."""
 
     @property
-    def needs(self) -> Needs:
+    def needs(self) -> Requirements:
         """The logits of the trained proxy."""
-        return Needs(logits=True)
+        return Requirements(logits=True)
 
-    def rate(self, source: Source, seed: int) -> np.ndarray:
+    def rate(self, source: FeatureSource, seed: int) -> np.ndarray:
         """How uncertain the proxy is of each sample."""
         return lack_of_confidence(source.logits())
 
@@ -91,11 +91,11 @@ class Margin(ScoreMethod):
     """Keeps the samples whose two largest class probabilities are closest."""
 
     @property
-    def needs(self) -> Needs:
+    def needs(self) -> Requirements:
         """The logits of the trained proxy."""
-        return Needs(logits=True)
+        return Requirements(logits=True)
 
-    def rate(self, source: Source, seed: int) -> np.ndarray:
+    def rate(self, source: FeatureSource, seed: int) -> np.ndarray:
         """How uncertain the proxy is of each sample."""
         return lack_of_margin(source.logits())
 
@@ -180,11 +180,11 @@ class DeepFool(ScoreMethod):
             raise ConfigError(f"classes must be a whole number, at least 2, got {self.classes!r}.")
 
     @property
-    def needs(self) -> Needs:
+    def needs(self) -> Requirements:
         """The trained model, and the samples."""
-        return Needs(model=True)
+        return Requirements(model=True)
 
-    def rate(self, source: Source, seed: int) -> np.ndarray:
+    def rate(self, source: FeatureSource, seed: int) -> np.ndarray:
         """Less the norm of the perturbation, so that the nearest to a boundary come first."""
         _, inputs, _ = next(iter(source.batches()))
         if not inputs.is_floating_point():  # or the proxy would be trained first
@@ -229,11 +229,11 @@ class Cal(ScoreMethod):
             raise ConfigError(f"neighbours must be a whole number, at least 1, got {self.neighbours!r}.")
 
     @property
-    def needs(self) -> Needs:
+    def needs(self) -> Requirements:
         """Features and logits."""
-        return Needs(features=True, logits=True)
+        return Requirements(features=True, logits=True)
 
-    def rate(self, source: Source, seed: int) -> np.ndarray:
+    def rate(self, source: FeatureSource, seed: int) -> np.ndarray:
         """The divergences."""
         sklearn("neighbors")  # or the proxy would be trained first
         if self.neighbours >= source.n:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from orderdp.datasets.catalog import NAMES
     from orderdp.datasets.fetching import fetch, fetch_command
     from orderdp.datasets.image_folders import FolderData
-    from orderdp.datasets.images import Augment, ImageData, Pictures, Split, normalise
+    from orderdp.datasets.images import Augment, ImageBatches, ImageData, Split, normalise
     from orderdp.datasets.listing import list_rows
     from orderdp.datasets.loading import load
     from orderdp.datasets.modify import corrupted, hold_out, long_tailed, subset, with_label_noise
@@ -26,8 +26,8 @@ __all__ = [
     "NAMES",
     "Augment",
     "FolderData",
+    "ImageBatches",
     "ImageData",
-    "Pictures",
     "Split",
     "cache_root",
     "corrupted",
@@ -49,7 +49,7 @@ _HOMES = {
     "Augment": "images",
     "FolderData": "image_folders",
     "ImageData": "images",
-    "Pictures": "images",
+    "ImageBatches": "images",
     "Split": "images",
     "cache_root": "cache",
     "corrupted": "modify",

@@ -1,4 +1,4 @@
-"""Arrays of one's own: an ``.npz`` file with x_train, y_train, x_test and y_test."""
+"""Data sets from arrays: `.npz` files, saved Hugging Face data sets, scikit-learn's digits."""
 
 from __future__ import annotations
 

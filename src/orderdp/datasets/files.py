@@ -1,4 +1,4 @@
-"""SHA-256 of the original files of a data set, compared with what is known of them."""
+"""Files of a data set: checksums, folders and archives they lie in, writing them whole."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from pathlib import Path, PurePosixPath
 from typing import Protocol
 
 from orderdp._files import replacing
-from orderdp.datasets.catalog import KNOWN, Known
+from orderdp.datasets.catalog import DATASETS, DatasetInfo
 from orderdp.errors import DatasetError
 
 __all__ = [
-    "ArchiveShelf",
-    "FolderShelf",
-    "Shelf",
+    "ArchiveSource",
+    "FileSource",
+    "FolderSource",
     "check",
     "is_archive",
     "made_folder",
-    "open_shelf",
+    "open_source",
     "recognised",
     "sha256",
     "sha256_of_file",
@@ -49,7 +49,7 @@ def sha256_of_file(path: Path) -> str:
     return digest.hexdigest()
 
 
-def check(known: Known, files: Mapping[str, bytes], path: Path) -> None:
+def check(known: DatasetInfo, files: Mapping[str, bytes], path: Path) -> None:
     """Raises unless the original files at `path` are those that were published."""
     for name, expected in known.files.items():
         found = sha256(files[name])
@@ -61,18 +61,18 @@ def check(known: Known, files: Mapping[str, bytes], path: Path) -> None:
             )
 
 
-def recognised(files: Mapping[str, bytes]) -> Known | None:
+def recognised(files: Mapping[str, bytes]) -> DatasetInfo | None:
     """The known data set these original files are, if any."""
     # The smallest file first: data that are not known differ there already, and cost little.
     names = sorted(files, key=lambda name: len(files[name]))
-    for known in KNOWN.values():
+    for known in DATASETS.values():
         if set(names) == set(known.files) and all(sha256(files[name]) == known.files[name] for name in names):
             return known
     return None
 
 
 def _whose(digest: str) -> str:
-    for known in KNOWN.values():
+    for known in DATASETS.values():
         for name, expected in known.files.items():
             if digest == expected:
                 return f" It is {name} of {known.name}."
@@ -121,7 +121,7 @@ ENDINGS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 _LARGEST = 1 << 31
 
 
-class Shelf(Protocol):
+class FileSource(Protocol):
     """A place that holds files."""
 
     path: Path
@@ -135,7 +135,7 @@ class Shelf(Protocol):
         ...
 
 
-class FolderShelf:
+class FolderSource:
     """The files of a folder, not of the folders in it."""
 
     def __init__(self, path: Path) -> None:
@@ -150,7 +150,7 @@ class FolderShelf:
         return {name: (self.path / name).read_bytes() for name in names}
 
 
-class ArchiveShelf:
+class ArchiveSource:
     """The files of a tar archive, wherever in it they are. Nothing is unpacked to the disk."""
 
     def __init__(self, path: Path) -> None:
@@ -188,11 +188,11 @@ class ArchiveShelf:
         return found
 
 
-def open_shelf(path: Path) -> Shelf | None:
+def open_source(path: Path) -> FileSource | None:
     """The files of a folder or an archive; None where there is neither."""
     if path.is_dir():
-        return FolderShelf(path)
-    return ArchiveShelf(path) if path.is_file() and is_archive(path) else None
+        return FolderSource(path)
+    return ArchiveSource(path) if path.is_file() and is_archive(path) else None
 
 
 def is_archive(path: Path) -> bool:

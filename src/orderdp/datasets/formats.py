@@ -1,4 +1,4 @@
-"""Libraries that only some data need, or an error that says how to get them."""
+"""File formats of known data sets: idx, CIFAR's binary and Python batches, PNG batches."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from typing import Any
 
 import numpy as np
 
-from orderdp.datasets.files import Shelf, unzipped
+from orderdp.datasets.files import FileSource, unzipped
 from orderdp.errors import ConfigError, DatasetError
 
 __all__ = [
     "FAMILIES",
     "Arrays",
-    "Form",
+    "StorageFormat",
     "decode",
     "extra",
-    "form_on",
+    "find_format",
     "original_files",
     "pillow",
     "read_idx",
@@ -247,7 +247,7 @@ Files = Mapping[str, bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class StorageFormat:
     """One way to store a data set.
 
     Attributes:
@@ -309,21 +309,25 @@ def _alone(names: tuple[str, ...], ending: str = "") -> tuple[tuple[str, ...], .
 
 
 #: The forms of each family, the fastest to read first.
-FAMILIES: Mapping[str, tuple[Form, ...]] = {
-    "idx": (Form("idx files", tuple(_idx_names(name) for name in _IDX), _from_idx),),
+FAMILIES: Mapping[str, tuple[StorageFormat, ...]] = {
+    "idx": (StorageFormat("idx files", tuple(_idx_names(name) for name in _IDX), _from_idx),),
     "cifar10": (
-        Form("binary batches", _alone(_TEN, ".bin"), _from_binary),
-        Form("Python batches", _alone(_TEN), partial(_from_pickles, label_keys=("labels",))),
-        Form("PNG batches", (*_alone(_TEN, ".png"), ("train_lables.json",), ("test_lables.json",)), _from_pngs),
+        StorageFormat("binary batches", _alone(_TEN, ".bin"), _from_binary),
+        StorageFormat("Python batches", _alone(_TEN), partial(_from_pickles, label_keys=("labels",))),
+        StorageFormat(
+            "PNG batches", (*_alone(_TEN, ".png"), ("train_lables.json",), ("test_lables.json",)), _from_pngs
+        ),
     ),
     "cifar100": (
-        Form("binary batches", _alone(_HUNDRED, ".bin"), _from_binary),
-        Form("Python batches", _alone(_HUNDRED), partial(_from_pickles, label_keys=("coarse_labels", "fine_labels"))),
+        StorageFormat("binary batches", _alone(_HUNDRED, ".bin"), _from_binary),
+        StorageFormat(
+            "Python batches", _alone(_HUNDRED), partial(_from_pickles, label_keys=("coarse_labels", "fine_labels"))
+        ),
     ),
 }
 
 
-def form_on(shelf: Shelf, family: str) -> tuple[Form, list[str]] | None:
+def find_format(shelf: FileSource, family: str) -> tuple[StorageFormat, list[str]] | None:
     """The form in which a data set of the family is complete on the shelf, and its files; None if in none."""
     names = shelf.names()
     for form in FAMILIES[family]:
@@ -333,9 +337,9 @@ def form_on(shelf: Shelf, family: str) -> tuple[Form, list[str]] | None:
     return None
 
 
-def original_files(shelf: Shelf, family: str) -> dict[str, bytes] | None:
+def original_files(shelf: FileSource, family: str) -> dict[str, bytes] | None:
     """The original files of a data set of the family, whatever form it is in; None if it is not there."""
-    found = form_on(shelf, family)
+    found = find_format(shelf, family)
     if found is None:
         return None
     form, chosen = found

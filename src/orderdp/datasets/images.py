@@ -1,4 +1,4 @@
-"""Data in memory: two splits, their classes, and how they are usually normalised and augmented."""
+"""Images in memory: splits with their statistics, and batches that are augmented and normalized."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from orderdp._validation import is_count
 from orderdp.augment import alternate_flip
 from orderdp.errors import ConfigError, DatasetError
 
-__all__ = ["Augment", "ImageData", "Pictures", "Split", "channel_statistics", "normalise"]
+__all__ = ["Augment", "ImageBatches", "ImageData", "Split", "channel_statistics", "normalise"]
 
 
 # So many numbers at once are widened to sum them up: they fit the processor's cache.
@@ -219,7 +219,7 @@ class Augment:
         return crops
 
 
-class Pictures:
+class ImageBatches:
     """The images of a split as a model sees them: augmented for training, plain for testing, always normalised.
 
     Args:

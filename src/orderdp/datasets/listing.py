@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 
 from orderdp.datasets.cache import where
-from orderdp.datasets.catalog import KNOWN, Known
+from orderdp.datasets.catalog import DATASETS, DatasetInfo
 
 __all__ = ["list_rows"]
 
 
 def list_rows(data_dir: str | os.PathLike[str] | None = None) -> list[tuple[str, str, str, str, str]]:
     """Of each known data set: name, samples, shape, where it is or "not here", how to get it."""
-    return [_row(known, data_dir) for known in KNOWN.values()]
+    return [_row(known, data_dir) for known in DATASETS.values()]
 
 
-def _row(known: Known, data_dir: str | os.PathLike[str] | None) -> tuple[str, str, str, str, str]:
+def _row(known: DatasetInfo, data_dir: str | os.PathLike[str] | None) -> tuple[str, str, str, str, str]:
     samples = f"{known.n_train:,} + {known.n_test:,}"
     shape = " x ".join(map(str, known.shape))
     get = "pip install 'orderdp[demo]'" if known.family == "digits" else f"orderdp data fetch {known.name}"

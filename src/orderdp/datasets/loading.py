@@ -14,8 +14,8 @@ from orderdp.datasets import arrays as hugging_face
 from orderdp.datasets import image_folders as folders
 from orderdp.datasets.arrays import data_from_arrays, read_digits, read_npz
 from orderdp.datasets.cache import find
-from orderdp.datasets.catalog import KNOWN, Known
-from orderdp.datasets.files import Shelf, check, open_shelf, recognised
+from orderdp.datasets.catalog import DATASETS, DatasetInfo
+from orderdp.datasets.files import FileSource, check, open_source, recognised
 from orderdp.datasets.formats import FAMILIES, Arrays, decode, original_files
 from orderdp.datasets.image_folders import FolderData
 from orderdp.datasets.images import Augment, ImageData, Split, channel_statistics
@@ -38,7 +38,7 @@ def load(spec: str | os.PathLike[str], data_dir: str | os.PathLike[str] | None =
         Data in memory; for a folder of images, data on the disk.
     """
     name, modifiers = parse(os.fspath(spec))
-    data = _by_name(KNOWN[name], data_dir) if name in KNOWN else _by_path(name)
+    data = _by_name(DATASETS[name], data_dir) if name in DATASETS else _by_path(name)
     if modifiers == Modifiers():
         return data
     if isinstance(data, FolderData):
@@ -46,7 +46,7 @@ def load(spec: str | os.PathLike[str], data_dir: str | os.PathLike[str] | None =
     return replace(_modified(data, modifiers), name=os.fspath(spec))
 
 
-def _by_name(known: Known, data_dir: str | os.PathLike[str] | None) -> ImageData:
+def _by_name(known: DatasetInfo, data_dir: str | os.PathLike[str] | None) -> ImageData:
     if known.family == "digits":
         return _known_data(known, read_digits())
     shelf = find(known, data_dir)
@@ -63,7 +63,7 @@ def _by_path(name: str) -> ImageData | FolderData:
         return read_npz(path)
     if path.is_dir() and hugging_face.is_saved_dataset(path):
         return hugging_face.read_saved_dataset(path)
-    shelf = open_shelf(path)
+    shelf = open_source(path)
     data = None if shelf is None else _upstream(shelf)
     if data is not None:
         return data
@@ -75,7 +75,7 @@ def _by_path(name: str) -> ImageData | FolderData:
     )
 
 
-def _upstream(shelf: Shelf) -> ImageData | None:
+def _upstream(shelf: FileSource) -> ImageData | None:
     """What is on the shelf in one of the formats of the known data sets, whether it is one of them or not."""
     for family in FAMILIES:
         files = original_files(shelf, family)
@@ -90,7 +90,7 @@ def _upstream(shelf: Shelf) -> ImageData | None:
     return None
 
 
-def _known_data(known: Known, arrays: Arrays) -> ImageData:
+def _known_data(known: DatasetInfo, arrays: Arrays) -> ImageData:
     images, labels, test_images, test_labels = arrays
     train, test = _split(images, labels), _split(test_images, test_labels)
     mean, std = channel_statistics(train.images)
@@ -122,5 +122,5 @@ def _modified(data: ImageData, how: Modifiers) -> ImageData:
 def _not_there(name: str) -> Exception:
     looks_like_path = os.sep in name or Path(name).suffix in (".npz", ".tgz", ".gz", ".tar")
     if looks_like_path:
-        return DatasetError(f"there is nothing at {name}. Data sets with a name are {', '.join(KNOWN)}.")
-    return ConfigError(f"there is no data set {name!r}, by name or by path.{suggestion(name, KNOWN)}")
+        return DatasetError(f"there is nothing at {name}. Data sets with a name are {', '.join(DATASETS)}.")
+    return ConfigError(f"there is no data set {name!r}, by name or by path.{suggestion(name, DATASETS)}")

@@ -1,4 +1,4 @@
-"""Test images that are harder to recognise, in five steps: noise, blur, less contrast."""
+"""Modified data sets: subsets, a validation split, wrong labels, a long tail, corrupted test images."""
 
 from __future__ import annotations
 

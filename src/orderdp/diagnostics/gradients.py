@@ -1,4 +1,4 @@
-"""A look at the gradients that leaves no trace in the training."""
+"""Gradients during training: their norms, and their cosine with the gradient of all data."""
 
 from __future__ import annotations
 

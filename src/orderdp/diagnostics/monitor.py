@@ -1,4 +1,4 @@
-"""What the rule minimises at the moment, and how far that is from the mean of the losses."""
+"""Diagnostics: watches a training through its pruner, and the risk that its rule minimizes."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ class Diagnostics:
 
     def _ages(self) -> Ages:
         try:
-            return score_ages(self._pruner.seen, self._pruner.epoch)
+            return score_ages(self._pruner.last_seen_epoch, self._pruner.epoch)
         except ConfigError:  # a sharded table keeps no epochs, to be small
             return Ages(None, None, None, float(self._pruner.scores.isinf().double().mean()))
 

@@ -1,4 +1,4 @@
-"""How old the scores are by which samples are chosen."""
+"""How often samples are used, and how old their scores are."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def score_ages(seen: Any, epoch: int) -> Ages:
     Ages(mean=1.75, median=1.0, p95=3.0, unseen=0.2)
 
     Args:
-        seen: The epoch, from 0, in which each sample was last seen, -1 for never: ``pruner.seen``.
+        seen: The epoch, from 0, in which each sample was last seen, -1 for never: ``pruner.last_seen_epoch``.
         epoch: How many epochs are over: ``pruner.epoch``.
     """
     last = np.asarray(seen)

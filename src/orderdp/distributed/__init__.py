@@ -1,13 +1,13 @@
-"""Several processes that train one model: one draw for all of them, a share for each, feedback exchanged once an epoch.
+"""Several processes that train one model: one draw for all, a shard for each, feedback exchanged once per epoch.
 
-Nothing here is loaded before there is a process group. What users may want from it is `Packed`, for
-``torch.distributed.checkpoint``.
+Nothing here is loaded before there is a process group. Users may want `DCPState`, for
+``torch.distributed.checkpoint``, and `save_parts` and `load_parts`, for sharded tables.
 """
 
 from __future__ import annotations
 
 from orderdp.distributed.bit_set import Shard
-from orderdp.distributed.checkpoint import Packed, load_parts, save_parts
+from orderdp.distributed.checkpoint import DCPState, load_parts, save_parts
 from orderdp.distributed.collectives import Exchange
 
-__all__ = ["Exchange", "Packed", "Shard", "load_parts", "save_parts"]
+__all__ = ["DCPState", "Exchange", "Shard", "load_parts", "save_parts"]

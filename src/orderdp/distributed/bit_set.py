@@ -1,4 +1,4 @@
-"""Bits: a set of samples, one bit each."""
+"""BitSet: a set of samples with one bit per sample; Shard: which samples a rank holds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["PIECE", "WORD", "Bits", "Shard", "ones_in", "share_of"]
+__all__ = ["PIECE", "WORD", "BitSet", "Shard", "ones_in", "shard_size"]
 
 
 #: Samples in a word. Words are counted from sample 0, so ranks that share a word agree on its bits.
@@ -27,10 +27,10 @@ def ones_in(words: np.ndarray) -> np.ndarray:
     return ones
 
 
-class Bits:
+class BitSet:
     """Some of the samples from `start` to `stop`, an eighth of a byte for each that could be in it.
 
-    >>> bits = Bits(3, 70)
+    >>> bits = BitSet(3, 70)
     >>> bits.add(np.array([5, 64, 69]))
     >>> bits.mask(60, 70).astype(int).tolist(), len(bits)
     ([0, 0, 0, 0, 1, 0, 0, 0, 0, 1], 3)
@@ -88,13 +88,13 @@ class Bits:
         """What is in it between `start` and `stop`, ascending."""
         return np.flatnonzero(self.mask(start, stop)) + start
 
-    def __ior__(self, other: Bits) -> Bits:
+    def __ior__(self, other: BitSet) -> BitSet:
         self.words |= other.words
         return self
 
-    def copy(self) -> Bits:
+    def copy(self) -> BitSet:
         """Another one with the same in it."""
-        return Bits(self.start, self.stop, self.words.copy())
+        return BitSet(self.start, self.stop, self.words.copy())
 
 
 def _bit_of(samples: np.ndarray) -> np.ndarray:
@@ -102,7 +102,7 @@ def _bit_of(samples: np.ndarray) -> np.ndarray:
     return bit
 
 
-def share_of(total: int, rank: int, world: int) -> int:
+def shard_size(total: int, rank: int, world: int) -> int:
     """How many of `total` a rank gets: equally many, the first ranks one more.
 
     Smaller totals never get more than larger ones on the same rank, so shares of q <= s <= n are in the same order.
@@ -138,12 +138,12 @@ class Shard:
     @property
     def stop(self) -> int:
         """The first sample after it."""
-        return self.start + share_of(self.n, self.rank, self.world)
+        return self.start + shard_size(self.n, self.rank, self.world)
 
     @property
     def size(self) -> int:
         """How many samples it has."""
-        return share_of(self.n, self.rank, self.world)
+        return shard_size(self.n, self.rank, self.world)
 
     def starts(self) -> list[int]:
         """Where the parts of all ranks start."""

@@ -1,4 +1,4 @@
-"""Packed: a pruner as torch.distributed.checkpoint wants it."""
+"""Checkpoints of several ranks: for torch.distributed.checkpoint, merged, and resharded to another world size."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import numpy as np
 import torch
 
 from orderdp.checkpoint import load_checkpoint, save_checkpoint
-from orderdp.distributed.bit_set import Bits, Shard
-from orderdp.distributed.sharded_epoch import ShardEpoch, UndealtEpoch
-from orderdp.distributed.sharded_table import ShardTable
+from orderdp.distributed.bit_set import BitSet, Shard
+from orderdp.distributed.sharded_epoch import PendingEpoch, ShardedOrder
+from orderdp.distributed.sharded_table import ShardedTable
 from orderdp.distributed.sync import Changes, merged, wire_dtype
 from orderdp.errors import StateError
 from orderdp.policy import Column
@@ -23,20 +23,28 @@ from orderdp.policy import Column
 if TYPE_CHECKING:
     from orderdp.pruner import Pruner
 
-__all__ = ["Packed", "joined", "load_parts", "moment", "resharded", "save_parts", "with_what_is_left"]
+__all__ = [
+    "DCPState",
+    "checkpoint_id",
+    "load_parts",
+    "merge_rank_states",
+    "resharded",
+    "save_parts",
+    "with_what_is_left",
+]
 
 
-class Packed:
+class DCPState:
     """A pruner whose state is one string of bytes.
 
     ``torch.distributed.checkpoint`` loads into a state of the same keys and shapes. The state of a pruner has other
     ones in mid-epoch than between epochs, so it goes there packed::
 
-        from orderdp.distributed import Packed
+        from orderdp.distributed import DCPState
 
         pruner.sync()
-        dcp.save({"model": model.state_dict(), "pruner": Packed(pruner)}, checkpoint_id=...)
-        dcp.load({"model": model.state_dict(), "pruner": Packed(pruner)}, checkpoint_id=...)
+        dcp.save({"model": model.state_dict(), "pruner": DCPState(pruner)}, checkpoint_id=...)
+        dcp.load({"model": model.state_dict(), "pruner": DCPState(pruner)}, checkpoint_id=...)
 
     Args:
         pruner: Whose state.
@@ -56,12 +64,12 @@ class Packed:
         packed = state.get("packed")
         if not isinstance(packed, bytes):
             raise StateError(
-                f"a packed state must be what Packed(pruner).state_dict() gave, got {type(packed).__name__}."
+                f"a packed state must be what DCPState(pruner).state_dict() gave, got {type(packed).__name__}."
             )
         self._pruner.load_state_dict(torch.load(io.BytesIO(packed), weights_only=True))
 
 
-def joined(states: Sequence[Mapping[str, Any]], declared: Mapping[str, Column]) -> dict[str, Any]:
+def merge_rank_states(states: Sequence[Mapping[str, Any]], declared: Mapping[str, Column]) -> dict[str, Any]:
     """One state out of those of all ranks, as if they had met before writing them.
 
     Args:
@@ -84,9 +92,11 @@ def joined(states: Sequence[Mapping[str, Any]], declared: Mapping[str, Column]) 
         fits = old.dtype.kind == "f" or not len(old) or int(old.max()) <= torch.iinfo(small).max
         together[name] = torch.from_numpy(old).to(small if fits else torch.int32)
     before = groups[0]["counters"]
-    counters = [np.array([*state["table"]["strays"].tolist(), state["table"]["writes"]]) - before for state in states]
+    counters = [
+        np.array([*state["table"]["invalid_counts"].tolist(), state["table"]["writes"]]) - before for state in states
+    ]
     nonfinite, outside, writes = (int(count) for count in before + np.sum(counters, axis=0))
-    table = {"columns": together, "strays": torch.tensor([nonfinite, outside]), "writes": writes}
+    table = {"columns": together, "invalid_counts": torch.tensor([nonfinite, outside]), "writes": writes}
     clock = dict(states[0]["timeline"]["clock"])
     clock["kept_before"] = groups[0]["kept"] + sum(group["fed"] for group in groups) - clock["trained"]
     return {**states[0], "table": table, "timeline": {**states[0]["timeline"], "clock": clock}, "group": None}
@@ -130,9 +140,9 @@ def _changes(state: Mapping[str, Any], declared: Mapping[str, Column]) -> Change
 Part = Mapping[str, Any]
 
 
-def with_what_is_left(epoch: ShardEpoch | UndealtEpoch, position: int) -> dict[str, Any]:
+def with_what_is_left(epoch: ShardedOrder | PendingEpoch, position: int) -> dict[str, Any]:
     """The state of an open epoch, with what has not been visited of it at a position."""
-    if isinstance(epoch, UndealtEpoch):
+    if isinstance(epoch, PendingEpoch):
         own, guests = epoch.own, np.empty(0, dtype=np.int64)
     else:
         own, guests = epoch.order.after(min(epoch.visited(position), len(epoch.order)))
@@ -140,7 +150,7 @@ def with_what_is_left(epoch: ShardEpoch | UndealtEpoch, position: int) -> dict[s
     return {**epoch.state_dict(), **left, "n_todo": len(own) + len(guests)}
 
 
-def moment(timeline: Part) -> tuple[int, ...]:
+def checkpoint_id(timeline: Part) -> tuple[int, ...]:
     """Where a run stood when a part of it was written; equal for the parts of one checkpoint."""
     clock = timeline["clock"]
     return int(timeline["seed"]), int(clock["epoch"]), int(clock["trained"]), int(clock["kept_before"])
@@ -182,8 +192,8 @@ def _checked(parts: Sequence[Part], shard: Shard, sharding: str) -> list[Part]:
     for part in parts[1:]:
         for what, mine, other in zip(
             ("seed", "epoch", "samples trained on in it", "samples trained on before"),
-            moment(parts[0]["timeline"]),
-            moment(part["timeline"]),
+            checkpoint_id(parts[0]["timeline"]),
+            checkpoint_id(part["timeline"]),
             strict=True,
         ):
             if mine != other:
@@ -214,13 +224,13 @@ def _table(parts: Sequence[Part], shard: Shard) -> dict[str, Any]:
     heard = {name: torch.cat([rows[name] for rows in learnt]) for name in ("index", "score", "usage")}
     here = (heard["index"] >= shard.start) & (heard["index"] < shard.stop)
     agreed = np.array(parts[0]["timeline"]["shard"]["counters"])
-    counted = [np.array([*part["table"]["strays"].tolist(), part["table"]["writes"]]) for part in parts]
+    counted = [np.array([*part["table"]["invalid_counts"].tolist(), part["table"]["writes"]]) for part in parts]
     nonfinite, outside, writes = (int(c) for c in agreed + sum(count - agreed for count in counted))
     same = parts[0]["timeline"]["shard"]["world_size"] == shard.world
     guests = parts[shard.rank]["table"]["guests"] if same else _no_guests()
     return {
         "columns": {name: _rows(parts, name, shard) for name in parts[0]["table"]["columns"]},
-        "strays": torch.tensor([nonfinite, outside]),
+        "invalid_counts": torch.tensor([nonfinite, outside]),
         "writes": writes,
         "guests": guests,
         "heard": {name: values[here] for name, values in heard.items()},
@@ -256,11 +266,11 @@ def _epoch(parts: Sequence[Part], shard: Shard) -> dict[str, Any] | None:
     if len(parts) == shard.world:
         own: dict[str, Any] = dict(epochs[shard.rank])
         return own
-    todo = Bits(shard.start, shard.stop)
+    todo = BitSet(shard.start, shard.stop)
     for part, epoch in zip(parts, epochs, strict=True):
         there = _shard_of(part)
-        theirs = Bits(there.start, there.stop, epoch["todo"].numpy().view(np.uint64))
-        for start, stop in Bits(max(shard.start, there.start), min(shard.stop, there.stop)).pieces():
+        theirs = BitSet(there.start, there.stop, epoch["todo"].numpy().view(np.uint64))
+        for start, stop in BitSet(max(shard.start, there.start), min(shard.stop, there.stop)).pieces():
             todo.add(theirs.samples(start, stop))
         guests = epoch["todo_guests"].numpy()
         todo.add(guests[(guests >= shard.start) & (guests < shard.stop)])
@@ -291,7 +301,7 @@ def save_parts(pruner: Pruner, folder: str | os.PathLike[str], *, dataset: str =
     """
     _check_sharded(pruner)
     table = pruner._table
-    assert isinstance(table, ShardTable)
+    assert isinstance(table, ShardedTable)
     state = pruner._state_around(table.state_dict(copy=False))
     about = state["timeline"]["shard"]
     Path(folder).mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The one thing processes do together: each hands in a tensor and gets those of all."""
+"""Collectives: gather, sum and swap between ranks, on any process group."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from orderdp.errors import ConfigError, GroupError
 
-__all__ = ["Exchange", "ProcessGroupExchange", "Wires", "find_exchange"]
+__all__ = ["Collectives", "Exchange", "ProcessGroupExchange", "find_exchange"]
 
 
 @runtime_checkable
@@ -93,7 +93,7 @@ def _device_of(backend: str) -> torch.device:
 _Result = TypeVar("_Result")
 
 
-class Wires:
+class Collectives:
     """The way to the other ranks; without any it gives back what it is given.
 
     Args:

@@ -1,4 +1,4 @@
-"""Share: which of an epoch's samples one rank takes."""
+"""RankShard: which samples of an epoch a rank takes."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from orderdp._epochs import Epoch
+    from orderdp._epochs import Order
 
-__all__ = ["Share"]
+__all__ = ["RankShard"]
 
 
 @dataclass(frozen=True)
-class Share:
+class RankShard:
     """Rank r of w takes positions r, r + w, r + 2w, ... counted from where the epoch stands.
 
     Positions stay those of the whole epoch. A step of all ranks with batches of B moves it by B * w, so what has
@@ -47,7 +47,7 @@ class Share:
         """How many of so many samples each rank gets."""
         return -(-samples // self.world) if self.pad else samples // self.world
 
-    def batch(self, epoch: Epoch, position: int, batch_size: int) -> list[int]:
+    def batch(self, epoch: Order, position: int, batch_size: int) -> list[int]:
         """This rank's part of the step that starts at `position`."""
         step = epoch.samples(position, position + batch_size * self.world)
         spare = len(step) % self.world
@@ -59,7 +59,7 @@ class Share:
         mine: list[int] = step[self.rank :: self.world].tolist()
         return mine
 
-    def end(self, epoch: Epoch, start: int, batch_size: int, drop_last: bool) -> int:
+    def end(self, epoch: Order, start: int, batch_size: int, drop_last: bool) -> int:
         """The position at which this rank's batches from `start` on end; beyond the epoch's length where it pads."""
         left = epoch.end(start, batch_size * self.world, drop_last=False) - start
         each = self.size(max(0, left))

@@ -1,4 +1,4 @@
-"""ShardMeeting: as other meetings, but what was learnt about guests goes to the ranks that hold them alone."""
+"""A pruner with a sharded table: its epoch manager, its synchronizer, and how they are built."""
 
 from __future__ import annotations
 
@@ -7,40 +7,40 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from orderdp._epochs import Clock, Epoch, Serving, Timeline, View
-from orderdp._process_group import SyncCounters, Team, TeamOptions
+from orderdp._epochs import EpochManager, OpenEpoch, Order, SamplerView, TrainingProgress
+from orderdp._process_group import DistributedContext, DistributedOptions, SyncCounters
 from orderdp._validation import checked_name
-from orderdp.distributed.bit_set import Bits, Shard, share_of
-from orderdp.distributed.checkpoint import moment, resharded, with_what_is_left
-from orderdp.distributed.collectives import Wires, find_exchange
+from orderdp.distributed.bit_set import BitSet, Shard, shard_size
+from orderdp.distributed.checkpoint import checkpoint_id, resharded, with_what_is_left
+from orderdp.distributed.collectives import Collectives, find_exchange
 from orderdp.distributed.sharded_epoch import (
-    OwnShare,
-    ShardEpoch,
+    OwnShard,
+    PendingEpoch,
+    ShardedOrder,
     TwoLevelOrder,
-    UndealtEpoch,
-    dealt,
-    moves,
     pack,
+    rebalance,
+    transfer_plan,
     unpack,
 )
-from orderdp.distributed.sharded_table import GuestLedger, ShardTable
-from orderdp.distributed.sharded_topk import Sharding, checked_for_shards, drawn, order_streams
-from orderdp.distributed.sync import Changes, Header, Meeting, Setup, digest
+from orderdp.distributed.sharded_table import RemoteSampleTable, ShardedTable
+from orderdp.distributed.sharded_topk import Sharding, checked_for_shards, order_streams, select_shard
+from orderdp.distributed.sync import Changes, SharedConfig, Synchronizer, SyncMessage, digest
 from orderdp.errors import ConfigError, GroupError, StateError
 from orderdp.policy import Context, Policy, Selection, describe, size_bounds, total_samples
 
 if TYPE_CHECKING:
     from orderdp.distributed.collectives import Exchange
-    from orderdp.distributed.rank_shard import Share
+    from orderdp.distributed.rank_shard import RankShard
 
-__all__ = ["ShardMeeting", "ShardTeam", "ShardTimeline", "assembled"]
+__all__ = ["ShardedContext", "ShardedEpochManager", "ShardedSynchronizer", "build_sharded"]
 
 
 # A score and a count.
 _ROW = 5
 
 
-class ShardMeeting(Meeting):
+class ShardedSynchronizer(Synchronizer):
     """The meetings of one rank with the others.
 
     Args:
@@ -53,8 +53,8 @@ class ShardMeeting(Meeting):
         returned_bytes: Bytes of losses of guests that this rank has sent or got at its last meeting.
     """
 
-    def __init__(self, table: ShardTable, setup: Setup, kept: int, fingerprint: int) -> None:
-        super().__init__(table, setup, kept, as_it_is=False, ledger=GuestLedger(table, fingerprint))
+    def __init__(self, table: ShardedTable, setup: SharedConfig, kept: int, fingerprint: int) -> None:
+        super().__init__(table, setup, kept, as_it_is=False, ledger=RemoteSampleTable(table, fingerprint))
         self.returned_bytes = 0
         self._shard = table.shard
 
@@ -66,18 +66,18 @@ class ShardMeeting(Meeting):
     def unsynced(self, fed: int) -> None:
         """A part says itself what it knows about samples that others hold."""
 
-    def _settle(self, headers: Sequence[Header], changes: Changes, epoch: int) -> None:
+    def _settle(self, headers: Sequence[SyncMessage], changes: Changes, epoch: int) -> None:
         parts: list[Changes] = []
         self.returned_bytes = 0
         if any(heard.rows for heard in headers):
-            wires = Wires(self.exchange, epoch)
+            wires = Collectives(self.exchange, epoch)
             parts = [self._returned(changes, wires)]
             self.returned_bytes = wires.sent + wires.received
             self.exchanged_bytes += wires.received
-        self._ledger.settle(parts, [(heard.nonfinite, heard.outside, heard.writes) for heard in headers])
+        self._ledger.flush(parts, [(heard.nonfinite, heard.outside, heard.writes) for heard in headers])
         self._kept += sum(heard.fed for heard in headers)
 
-    def _returned(self, changes: Changes, wires: Wires) -> Changes:
+    def _returned(self, changes: Changes, wires: Collectives) -> Changes:
         """Sends what was learnt about guests home; gives what others send here."""
         owners = np.searchsorted(np.array(self._shard.starts()), changes.index, side="right") - 1
         counts = np.bincount(owners, minlength=wires.world)
@@ -92,7 +92,7 @@ class ShardMeeting(Meeting):
         return Changes(index, {"score": scores, "usage": rows[:, 4].copy()})
 
 
-class ShardTeam(Team):
+class ShardedContext(DistributedContext):
     """The processes that hold a part each.
 
     Args:
@@ -108,12 +108,12 @@ class ShardTeam(Team):
     def __init__(
         self,
         policy: Policy,
-        table: ShardTable,
+        table: ShardedTable,
         sharding: Sharding,
         epochs: int | None,
         labels: np.ndarray | None,
         strict: bool,
-        options: TeamOptions,
+        options: DistributedOptions,
     ) -> None:
         super().__init__(policy, table, epochs, labels, strict, options)
         self._setup = (f"{describe(policy)}, {sharding} shards", *self._setup[1:])
@@ -135,10 +135,10 @@ class ShardTeam(Team):
             )
         return exchange
 
-    def share(self) -> Share | None:
+    def share(self) -> RankShard | None:
         """What this process takes of an epoch; None for all of it."""
         shard = self._part.shard
-        return None if self.exchange() is None else OwnShare(shard.rank, shard.world, self._options.pad)
+        return None if self.exchange() is None else OwnShard(shard.rank, shard.world, self._options.pad)
 
     def each(self, samples: int) -> int:
         """How many samples each process trains on, of so many."""
@@ -150,10 +150,10 @@ class ShardTeam(Team):
         world = self._part.shard.world
         if not self._options.pad:
             return np.full(world, samples // world)
-        return np.array([share_of(samples, rank, world) for rank in range(world)])  # then each repeats one at most
+        return np.array([shard_size(samples, rank, world) for rank in range(world)])  # then each repeats one at most
 
-    def _new_meeting(self, kept: int) -> ShardMeeting:
-        return ShardMeeting(self._part, Setup(*self._setup), kept, self._fingerprint)
+    def _new_meeting(self, kept: int) -> ShardedSynchronizer:
+        return ShardedSynchronizer(self._part, SharedConfig(*self._setup), kept, self._fingerprint)
 
     def restored_from(self, fingerprint: int, kept: int) -> None:
         """The part was loaded out of the checkpoint with this fingerprint."""
@@ -173,16 +173,16 @@ class ShardTeam(Team):
     @property
     def counters(self) -> tuple[int, int, int]:
         """What was counted when all ranks last met."""
-        return self._meeting.counters if isinstance(self._meeting, ShardMeeting) else (0, 0, 0)
+        return self._meeting.counters if isinstance(self._meeting, ShardedSynchronizer) else (0, 0, 0)
 
     @property
     def traffic(self) -> dict[str, float]:
         """What came in, and what moved."""
-        returned = self._meeting.returned_bytes if isinstance(self._meeting, ShardMeeting) else 0
+        returned = self._meeting.returned_bytes if isinstance(self._meeting, ShardedSynchronizer) else 0
         return {**super().traffic, **self.drawn, "returned_bytes": returned}
 
 
-class ShardTimeline(Timeline):
+class ShardedEpochManager(EpochManager):
     """The epochs of one training, as far as one rank goes through them.
 
     Args:
@@ -193,17 +193,19 @@ class ShardTimeline(Timeline):
         **options: What any timeline takes.
     """
 
-    def __init__(self, policy: Policy, table: ShardTable, team: ShardTeam, sharding: Sharding, **options: Any) -> None:
+    def __init__(
+        self, policy: Policy, table: ShardedTable, team: ShardedContext, sharding: Sharding, **options: Any
+    ) -> None:
         super().__init__(policy, table, team=team, **options)
         self._part = table
         self._group = team
         self._sharding: Sharding = sharding
-        self._undealt: UndealtEpoch | None = None  # what is left of an epoch that other ranks have begun
+        self._undealt: PendingEpoch | None = None  # what is left of an epoch that other ranks have begun
         self._common = 0  # a digest of what all ranks know about the draw
 
     # -- going through an epoch ----------------------------------------------------------------------------------
 
-    def open(self, view: View) -> Serving:
+    def open(self, view: SamplerView) -> OpenEpoch:
         """The epoch that is served to somebody who starts going through the data now, and from where."""
         if self._epoch is None:
             self._epoch = self._undealt  # an attempt to deal it out may have failed
@@ -227,7 +229,7 @@ class ShardTimeline(Timeline):
         self._undealt = None
         super()._next_epoch()
 
-    def _drawn(self, view: View) -> int:
+    def _drawn(self, view: SamplerView) -> int:
         self._arrange(view)
         return self._common
 
@@ -251,50 +253,50 @@ class ShardTimeline(Timeline):
     def _must_meet(self) -> bool:
         return True
 
-    def as_drawn(self, arrangement: Hashable) -> Epoch:
+    def drawn_order(self, arrangement: Hashable) -> Order:
         """This rank's part of the current epoch, drawn and dealt out. A collective where there are others."""
-        wires = Wires(self._group.exchange(), self.clock.epoch)
+        wires = Collectives(self._group.exchange(), self.clock.epoch)
         context, shard = self.context(self.clock.epoch), self._part.shard
         rng = order_streams(context, shard)
         picks, base = self._picks(context, wires)
         selecting = wires.received
         counts = self._counts(picks, context, wires)
         total = int(counts.sum())
-        table = moves(counts, self._group.targets(total), turn=context.epoch)
-        picks, guests = dealt(picks, self._part.scores_of, table, rng, wires)
-        self._part.welcome(guests)
+        table = transfer_plan(counts, self._group.targets(total), turn=context.epoch)
+        picks, guests = rebalance(picks, self._part.scores_of, table, rng, wires)
+        self._part.set_remote_rows(guests)
         self._undealt = None
         self._common = digest(str(total).encode())
         self._group.drew(selecting, len(guests.samples), wires.received - selecting)
         order = TwoLevelOrder(picks, guests.samples, rng)
-        return ShardEpoch(order, self._group.each(total), total, base, shard.world, arrangement)
+        return ShardedOrder(order, self._group.each(total), total, base, shard.world, arrangement)
 
     @property
     def _gathers(self) -> bool:
         """Whether ranks must be asked how many picks they have."""
         return self._sharding == "exact" or self._undealt is not None
 
-    def _picks(self, context: Context, wires: Wires) -> tuple[Bits, int]:
+    def _picks(self, context: Context, wires: Collectives) -> tuple[BitSet, int]:
         """What is selected of this rank's samples, and at which position that begins."""
         if self._undealt is not None:
             return self._undealt.own.copy(), self._undealt.base
         self.selector.prepare(context.epoch)
         scores = self._part.scores_between
-        return drawn(self._policy, self._part.shard, scores, context, wires, self._sharding), 0
+        return select_shard(self._policy, self._part.shard, scores, context, wires, self._sharding), 0
 
-    def _counts(self, picks: Bits, context: Context, wires: Wires) -> np.ndarray:
+    def _counts(self, picks: BitSet, context: Context, wires: Collectives) -> np.ndarray:
         """How many picks each rank has."""
         q = self._policy.size(context.n, context)
         if self._gathers or q is None:
             return wires.gather(np.array([len(picks)]))[:, 0]
-        return np.array([share_of(q, rank, wires.world) for rank in range(wires.world)])
+        return np.array([shard_size(q, rank, wires.world) for rank in range(wires.world)])
 
     # -- checkpoints ---------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors and plain values: this rank's part of the timeline."""
         shard, epoch = self._part.shard, self._epoch
-        assert epoch is None or isinstance(epoch, ShardEpoch | UndealtEpoch)
+        assert epoch is None or isinstance(epoch, ShardedOrder | PendingEpoch)
         return {
             "seed": self.seed,
             "clock": self.clock.state_dict(),
@@ -316,7 +318,11 @@ class ShardTimeline(Timeline):
 
     def restorer(self, state: Mapping[str, Any]) -> Callable[[], None]:
         """Reads and checks `state` and returns what puts it in place, so that nothing is half restored."""
-        clock, seed, nonfinite = Clock.from_state(state["clock"]), int(state["seed"]), int(state["nonfinite"])
+        clock, seed, nonfinite = (
+            TrainingProgress.from_state(state["clock"]),
+            int(state["seed"]),
+            int(state["nonfinite"]),
+        )
         repeated, epoch = int(state["repeated"]), None
         if state["epoch"] is not None:
             epoch = self._restored_epoch(state["epoch"], Context(self.n, clock.epoch, seed))
@@ -324,27 +330,29 @@ class ShardTimeline(Timeline):
         def restore() -> None:
             self.clock, self.seed, self.complaints.nonfinite = clock, seed, nonfinite
             self._epoch, self._rewound, self._share = epoch, False, None
-            self._undealt = epoch if isinstance(epoch, UndealtEpoch) else None
+            self._undealt = epoch if isinstance(epoch, PendingEpoch) else None
             self._repeated_before = repeated
-            self._group.restored_from(digest(describe(self._policy).encode(), repr(moment(state)).encode()), clock.kept)
+            self._group.restored_from(
+                digest(describe(self._policy).encode(), repr(checkpoint_id(state)).encode()), clock.kept
+            )
 
         return restore
 
-    def _restored_epoch(self, state: Mapping[str, Any], context: Context) -> ShardEpoch | UndealtEpoch:
+    def _restored_epoch(self, state: Mapping[str, Any], context: Context) -> ShardedOrder | PendingEpoch:
         shard = self._part.shard
-        own = Bits(shard.start, shard.stop, state["selected"].numpy().view(np.uint64).copy())
-        if own.words.shape != Bits(shard.start, shard.stop).words.shape:
+        own = BitSet(shard.start, shard.stop, state["selected"].numpy().view(np.uint64).copy())
+        if own.words.shape != BitSet(shard.start, shard.stop).words.shape:
             raise StateError(
                 f"the checkpoint's draw must have a bit for each of the {shard.size} samples of rank {shard.rank}, it "
                 "has not. Use parts that were written to their end."
             )
         if state["kind"] == "undealt":
-            return UndealtEpoch(own, int(state["left"]), int(state["base"]))
+            return PendingEpoch(own, int(state["left"]), int(state["base"]))
         order = TwoLevelOrder(own, state["guests"].numpy().copy(), order_streams(context, shard))
-        return ShardEpoch(order, int(state["each"]), int(state["total"]), int(state["base"]), shard.world)
+        return ShardedOrder(order, int(state["each"]), int(state["total"]), int(state["base"]), shard.world)
 
 
-def assembled(
+def build_sharded(
     policy: Policy,
     n: int,
     sharding: str,
@@ -353,8 +361,8 @@ def assembled(
     epochs: int | None,
     labels: np.ndarray | None,
     raise_on_nan: bool,
-    options: TeamOptions,
-) -> tuple[ShardTable, ShardTimeline]:
+    options: DistributedOptions,
+) -> tuple[ShardedTable, ShardedEpochManager]:
     """This rank's table and timeline.
 
     Args:
@@ -383,9 +391,9 @@ def assembled(
         raise ConfigError(
             f"{policy} keeps {q} of {n} samples, too few for {shard.world} processes. Prune less or use fewer."
         )
-    table = ShardTable(shard)
-    team = ShardTeam(policy, table, kind, epochs, labels, raise_on_nan, options)
-    timeline = ShardTimeline(
+    table = ShardedTable(shard)
+    team = ShardedContext(policy, table, kind, epochs, labels, raise_on_nan, options)
+    timeline = ShardedEpochManager(
         policy, table, team, kind, seed=seed, epochs=epochs, labels=labels, raise_on_nan=raise_on_nan
     )
     return table, timeline

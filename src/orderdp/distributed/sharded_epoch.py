@@ -1,8 +1,4 @@
-"""A visiting order in two levels: words of 64 samples in random order, then shuffled inside windows of many words.
-
-What is held is the selection as bits and a number for each word, a fifth of a byte a sample together. A window mixes
-4,096 words from all over the range, so data that lie sorted on the disk do not come sorted.
-"""
+"""The part of an epoch that a rank visits, and how samples are rebalanced between ranks."""
 
 from __future__ import annotations
 
@@ -14,25 +10,25 @@ import numpy as np
 import torch
 
 from orderdp._draw import Streams
-from orderdp.distributed.bit_set import WORD, Bits, ones_in
-from orderdp.distributed.collectives import Wires
-from orderdp.distributed.rank_shard import Share
+from orderdp.distributed.bit_set import WORD, BitSet, ones_in
+from orderdp.distributed.collectives import Collectives
+from orderdp.distributed.rank_shard import RankShard
 from orderdp.distributed.sharded_topk import chosen_among
 from orderdp.errors import StateError
 
 if TYPE_CHECKING:
-    from orderdp._epochs import Epoch
+    from orderdp._epochs import Order
 
 __all__ = [
     "WINDOW",
-    "Guests",
-    "OwnShare",
-    "ShardEpoch",
+    "OwnShard",
+    "PendingEpoch",
+    "RemoteSamples",
+    "ShardedOrder",
     "TwoLevelOrder",
-    "UndealtEpoch",
-    "dealt",
-    "moves",
     "pack",
+    "rebalance",
+    "transfer_plan",
     "unpack",
 ]
 
@@ -53,7 +49,7 @@ class TwoLevelOrder:
         rng: The order's streams.
     """
 
-    def __init__(self, own: Bits, guests: np.ndarray, rng: Streams) -> None:
+    def __init__(self, own: BitSet, guests: np.ndarray, rng: Streams) -> None:
         self.own = own
         self.guests = guests
         self._rng = rng
@@ -80,11 +76,11 @@ class TwoLevelOrder:
         last = int(np.searchsorted(self._ends, stop, side="left"))
         parts = []
         for window in range(first, last + 1):
-            begins = int(self._ends[window - 1]) if window else 0
-            parts.append(self._window(window)[max(0, start - begins) : stop - begins])
+            on_epoch_start = int(self._ends[window - 1]) if window else 0
+            parts.append(self._window(window)[max(0, start - on_epoch_start) : stop - on_epoch_start])
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
-    def after(self, position: int) -> tuple[Bits, np.ndarray]:
+    def after(self, position: int) -> tuple[BitSet, np.ndarray]:
         """What has not been visited at `position`: of this rank's samples, and of the guests, ascending."""
         own = self.own.copy()
         whole = int(np.searchsorted(self._ends, position, side="right"))  # windows that have been visited to their end
@@ -113,7 +109,7 @@ class TwoLevelOrder:
         return self._opened[1]
 
 
-class ShardEpoch:
+class ShardedOrder:
     """An epoch in which every rank visits an order of its own, all of them equally many samples.
 
     Position ``base + k * world + r`` is the k-th sample of rank r. So what has been visited is a prefix, and a step of
@@ -191,7 +187,7 @@ class ShardEpoch:
         }
 
 
-class UndealtEpoch:
+class PendingEpoch:
     """What is left of an epoch that another number of ranks has begun; it must be dealt out before it is visited.
 
     Args:
@@ -202,7 +198,7 @@ class UndealtEpoch:
 
     arrangement: Hashable | None = "not dealt out"
 
-    def __init__(self, own: Bits, left: int, base: int) -> None:
+    def __init__(self, own: BitSet, left: int, base: int) -> None:
         self.own = own
         self.left = left
         self.base = base
@@ -234,15 +230,15 @@ class UndealtEpoch:
 
 
 @dataclass(frozen=True)
-class OwnShare(Share):
+class OwnShard(RankShard):
     """The share of a rank that visits an order of its own."""
 
-    def batch(self, epoch: Epoch, position: int, batch_size: int) -> list[int]:
+    def batch(self, epoch: Order, position: int, batch_size: int) -> list[int]:
         """This rank's part of the step that starts at `position`."""
         return epoch.batch(position, batch_size)
 
 
-class Guests(NamedTuple):
+class RemoteSamples(NamedTuple):
     """Samples that another rank holds.
 
     Attributes:
@@ -254,7 +250,7 @@ class Guests(NamedTuple):
     scores: np.ndarray
 
 
-def moves(counts: np.ndarray, targets: np.ndarray, turn: int = 0) -> np.ndarray:
+def transfer_plan(counts: np.ndarray, targets: np.ndarray, turn: int = 0) -> np.ndarray:
     """How many picks each rank (row) gives to each other (column), so that all have as many as they should.
 
     >>> moves(np.array([5, 1, 3]), np.array([3, 3, 3])).tolist()
@@ -280,9 +276,9 @@ def moves(counts: np.ndarray, targets: np.ndarray, turn: int = 0) -> np.ndarray:
     return table
 
 
-def dealt(
-    picks: Bits, scores_of: Callable[[np.ndarray], np.ndarray], table: np.ndarray, rng: Streams, wires: Wires
-) -> tuple[Bits, Guests]:
+def rebalance(
+    picks: BitSet, scores_of: Callable[[np.ndarray], np.ndarray], table: np.ndarray, rng: Streams, wires: Collectives
+) -> tuple[BitSet, RemoteSamples]:
     """What this rank keeps of its picks, and the guests it gets. A collective where anything moves.
 
     Args:
@@ -293,7 +289,7 @@ def dealt(
         wires: The way to the other ranks.
     """
     if not table.any():
-        return picks, Guests(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float32))
+        return picks, RemoteSamples(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float32))
     to = table[wires.rank]
     leaving = np.empty(0, dtype=np.int64)
     if to.any():
@@ -306,7 +302,7 @@ def dealt(
     received = wires.swap(parts, [12 * int(count) for count in table[:, wires.rank]])
     index, values = unpack(np.concatenate(received), 4)
     order = np.argsort(index)
-    return picks, Guests(index[order], values.view(np.float32)[order])
+    return picks, RemoteSamples(index[order], values.view(np.float32)[order])
 
 
 def pack(index: np.ndarray, *columns: np.ndarray) -> np.ndarray:

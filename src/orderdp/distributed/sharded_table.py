@@ -1,4 +1,4 @@
-"""ShardTable: what one rank remembers about its own samples, in five bytes each, and about its guests."""
+"""ShardedTable: the scores of the samples that a rank holds, in five bytes per sample."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import numpy as np
 import torch
 
 from orderdp.distributed.bit_set import Shard
-from orderdp.distributed.sharded_epoch import Guests
+from orderdp.distributed.sharded_epoch import RemoteSamples
 from orderdp.distributed.sync import Changes, TableCounters
 from orderdp.errors import IndexRangeError
 from orderdp.policy import Column
 from orderdp.score_table import SCORE, ScoreTable
 
-__all__ = ["MOST_USES", "GuestLedger", "ShardTable"]
+__all__ = ["MOST_USES", "RemoteSampleTable", "ShardedTable"]
 
 
 #: Where counts of how often a sample was trained on stop. In one byte, with room for the repeats of one epoch.
@@ -25,7 +25,7 @@ MOST_USES = 200
 _USAGE = Column("usage", initial=0, dtype="uint8", merge="sum")
 
 
-class ShardTable(ScoreTable):
+class ShardedTable(ScoreTable):
     """The rows of one rank's samples, and after them those of guests: samples that another rank holds.
 
     A row has a score and a count of one byte. The epoch in which a sample was last seen is not kept.
@@ -42,7 +42,7 @@ class ShardTable(ScoreTable):
         self._guests = torch.empty(0, dtype=torch.int64)  # the same, on the table's device
         # Room for as many guests as chance makes where samples lie in no order; with more of them, columns grow.
         self._room = 0 if shard.world == 1 else min(shard.n - shard.size, 64 + shard.size // 64)
-        self._before = Guests(self.guests, np.empty(0, dtype=np.float32))
+        self._before = RemoteSamples(self.guests, np.empty(0, dtype=np.float32))
         self._set_up(shard.n, range(shard.start, shard.stop), self._room, ())
 
     # -- reading -------------------------------------------------------------------------------------------------
@@ -90,7 +90,7 @@ class ShardTable(ScoreTable):
             raise IndexRangeError(
                 f"rank {self.shard.rank} holds the samples from {self.first} to {self.first + self.size - 1} and those "
                 f"it was given to train on; got {example} ({len(wrong)} of {total} in this batch are others). Pass the "
-                "index that came with the batch, and observe on each rank what it holds: pruner.owned."
+                "index that came with the batch, and observe on each rank what it holds: pruner.local_indices."
             )
         raise IndexRangeError(
             f"indices must be in [0, {self.n}), the length of the data set; got {example} "
@@ -100,16 +100,16 @@ class ShardTable(ScoreTable):
     def _stamp(self, rows: torch.Tensor, epoch: int) -> None:
         """When a sample was seen is not kept."""
 
-    def make_room(self, epoch: int) -> None:
+    def widen_counters(self, epoch: int) -> None:
         """Stops counts before they can overflow."""
-        self.settle()
+        self.flush()
         self._columns["usage"].clamp_(max=MOST_USES)
 
     # -- guests --------------------------------------------------------------------------------------------------
 
-    def welcome(self, guests: Guests) -> None:
+    def set_remote_rows(self, guests: RemoteSamples) -> None:
         """Makes rows for the guests of an epoch, in place of those before."""
-        self.settle()
+        self.flush()
         self.guests, self._before = guests.samples, guests
         self._guests = torch.from_numpy(guests.samples).to(self.device)
         if len(guests.samples) > self._room:
@@ -138,10 +138,10 @@ class ShardTable(ScoreTable):
     def guests_are_settled(self) -> None:
         """Their owners know."""
         here = slice(self.size, self.size + len(self.guests))
-        self._before = Guests(self.guests, self._columns["score"][here].cpu().numpy().copy())
+        self._before = RemoteSamples(self.guests, self._columns["score"][here].cpu().numpy().copy())
         self._columns["usage"][here] = 0
 
-    def hear(self, index: np.ndarray, scores: np.ndarray, uses: np.ndarray) -> None:
+    def receive_rows(self, index: np.ndarray, scores: np.ndarray, uses: np.ndarray) -> None:
         """Takes over what other ranks have learnt about this rank's samples."""
         rows = torch.from_numpy(index - self.first).to(self.device)
         self.column("score").index_copy_(0, rows, torch.from_numpy(scores).to(self.device))
@@ -156,13 +156,13 @@ class ShardTable(ScoreTable):
 
     def state_dict(self, copy: bool = True) -> dict[str, Any]:
         """This rank's rows, and those of guests; without a copy where it is written at once."""
-        self.settle()
+        self.flush()
         columns = {name: column[: self.size].to("cpu", copy=copy) for name, column in self._columns.items()}
         index, scores, uses = self.learnt_of_guests()
         here = slice(self.size, self.size + len(self.guests))
         return {
             "columns": columns,
-            "strays": self._strays.to("cpu", copy=True),
+            "invalid_counts": self._strays.to("cpu", copy=True),
             "writes": self._writes,
             "guests": {"index": torch.tensor(self.guests), "score": self._columns["score"][here].to("cpu", copy=True)},
             "learnt": {"index": torch.tensor(index), "score": torch.tensor(scores), "usage": torch.tensor(uses)},
@@ -175,14 +175,14 @@ class ShardTable(ScoreTable):
         for name, values in state["columns"].items():
             self._columns[name][: self.size] = values.to(self.device)
         guests = state["guests"]
-        self.welcome(Guests(guests["index"].numpy().copy(), guests["score"].numpy().copy()))
+        self.set_remote_rows(RemoteSamples(guests["index"].numpy().copy(), guests["score"].numpy().copy()))
         heard = state["heard"]
-        self.hear(heard["index"].numpy(), heard["score"].numpy(), heard["usage"].numpy())
-        self._strays = state["strays"].to(self.device, copy=True)
+        self.receive_rows(heard["index"].numpy(), heard["score"].numpy(), heard["usage"].numpy())
+        self._strays = state["invalid_counts"].to(self.device, copy=True)
         self._writes = int(state["writes"])
 
 
-class GuestLedger(TableCounters):
+class RemoteSampleTable(TableCounters):
     """Nobody knows the table of another, so only what concerns guests can differ from what was agreed on.
 
     Args:
@@ -190,13 +190,13 @@ class GuestLedger(TableCounters):
         fingerprint: Which checkpoint it came out of; 0 for none.
     """
 
-    def __init__(self, table: ShardTable, fingerprint: int) -> None:
+    def __init__(self, table: ShardedTable, fingerprint: int) -> None:
         super().__init__(table, as_it_is=bool(fingerprint))
         self._table = table
         self._fingerprint = fingerprint
 
     def changes(self) -> Changes:
-        """What other ranks have to hear."""
+        """What other ranks have to receive_rows."""
         index, scores, uses = self._table.learnt_of_guests()
         return Changes(index, {"score": scores, "usage": uses})
 
@@ -208,10 +208,10 @@ class GuestLedger(TableCounters):
         """Nobody has a column of all."""
         raise NotImplementedError
 
-    def settle(self, parts: Sequence[Changes], counted: Sequence[Sequence[int]]) -> None:
+    def flush(self, parts: Sequence[Changes], counted: Sequence[Sequence[int]]) -> None:
         """Takes over what other ranks have learnt about this rank's samples, and what all have counted."""
         for part in parts:
-            self._table.hear(part.index, part.columns["score"], part.columns["usage"])
+            self._table.receive_rows(part.index, part.columns["score"], part.columns["usage"])
         self._table.guests_are_settled()
         self._add_up(counted)
 

@@ -1,7 +1,7 @@
-"""Radix select: the k smallest of numbers that many ranks hold, by summing histograms of their bits.
+"""Selection from a sharded table: the k largest scores of all ranks, by summing small histograms of their bits.
 
-Nobody sees the numbers of others. A pass asks how many fall in each of 4,096 buckets of the next twelve bits; the
-bucket that the k-th is in is looked into by the next. What is exchanged depends on how many bits the numbers have.
+Rank rules, uniform draws and rules that skip what is learned select, sample for sample, what one process with all
+scores would.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import numpy as np
 
 from orderdp import _draw as draw
 from orderdp._draw import Streams, fair_hash, key64
-from orderdp.distributed.bit_set import PIECE, Bits, Shard, share_of
-from orderdp.distributed.collectives import Wires
+from orderdp.distributed.bit_set import PIECE, BitSet, Shard, shard_size
+from orderdp.distributed.collectives import Collectives
 from orderdp.errors import ConfigError
 from orderdp.policies._selection import streams, tie_key
 from orderdp.policies.baselines import FullData
@@ -30,19 +30,19 @@ __all__ = [
     "KEY_BITS",
     "OUTSIDE",
     "UNSEEN",
-    "Cut",
-    "Field",
+    "DistributedTopK",
     "Limit",
     "Scores",
     "Sharding",
+    "TopKThreshold",
     "checked_for_shards",
     "choose",
     "chosen_among",
     "digit_counts",
-    "drawn",
     "keys_of",
     "order_streams",
     "pool_bits",
+    "select_shard",
     "smallest",
     "turned",
 ]
@@ -148,7 +148,7 @@ _HASH_BITS = 64
 
 
 @dataclass(frozen=True)
-class Cut:
+class TopKThreshold:
     """Who is taken: keys below a limit, and of those equal to it the ones with the smallest hashes.
 
     Attributes:
@@ -160,7 +160,7 @@ class Cut:
     hashes_below: int
 
 
-class Field:
+class DistributedTopK:
     """The candidates that this rank holds, and how to choose among all.
 
     Args:
@@ -172,7 +172,7 @@ class Field:
     """
 
     def __init__(
-        self, candidates: Bits, scores: Scores, tie_key: int, wires: Wires, *, smallest_first: bool = False
+        self, candidates: BitSet, scores: Scores, tie_key: int, wires: Collectives, *, smallest_first: bool = False
     ) -> None:
         self.candidates = candidates
         self.wires = wires
@@ -180,11 +180,11 @@ class Field:
         self._tie_key = tie_key
         self._turned = smallest_first
 
-    def take(self, count: int, *, seen_only: bool = False) -> Bits:
+    def take(self, count: int, *, seen_only: bool = False) -> BitSet:
         """Takes the `count` largest out of the candidates of all ranks; gives this rank's part of them."""
         cut = self._cut(count, seen_only)
         candidates = self.candidates
-        taken = Bits(candidates.start, candidates.stop)
+        taken = BitSet(candidates.start, candidates.stop)
         for start, keys in self._pieces(seen_only):
             mask = keys < np.uint32(min(cut.below, OUTSIDE))
             if cut.hashes_below:
@@ -200,13 +200,13 @@ class Field:
         counted = sum(int(np.count_nonzero(keys < np.uint32(OUTSIDE))) for _, keys in self._pieces(seen_only=True))
         return int(self.wires.sum(np.array([counted]))[0])
 
-    def _cut(self, count: int, seen_only: bool) -> Cut:
+    def _cut(self, count: int, seen_only: bool) -> TopKThreshold:
         limit: Limit = smallest(count, KEY_BITS, lambda *digit: self._key_counts(seen_only, *digit), self.wires.sum)
         if not limit.missing:
-            return Cut(limit.below, 0)
+            return TopKThreshold(limit.below, 0)
         tied = limit.below
         hashes = smallest(limit.missing, _HASH_BITS, lambda *digit: self._hash_counts(tied, *digit), self.wires.sum)
-        return Cut(tied, hashes.below)
+        return TopKThreshold(tied, hashes.below)
 
     def _key_counts(self, seen_only: bool, prefix: int, shift: int, width: int) -> np.ndarray:
         counts = np.zeros(1 << width, dtype=np.int64)
@@ -240,12 +240,12 @@ class Field:
             yield start, outside
 
 
-def pool_bits(n: int, s: int, rng: draw.Streams, start: int, stop: int) -> Bits:
+def pool_bits(n: int, s: int, rng: draw.Streams, start: int, stop: int) -> BitSet:
     """Those from `start` to `stop` of the pool that `draw.pool_mask` would mark.
 
     Only the blocks that have some of them are drawn.
     """
-    pool = Bits(start, stop)
+    pool = BitSet(start, stop)
     if stop <= start:
         return pool
     if s == n:
@@ -260,7 +260,7 @@ def pool_bits(n: int, s: int, rng: draw.Streams, start: int, stop: int) -> Bits:
     return pool
 
 
-def _put(pool: Bits, low: int, high: int, mask: np.ndarray) -> None:
+def _put(pool: BitSet, low: int, high: int, mask: np.ndarray) -> None:
     inside_low, inside_high = max(low, pool.start), min(high, pool.stop)
     mask = mask[inside_low - low : inside_high - low]
     if draw.BLOCK % PIECE == 0:
@@ -269,24 +269,26 @@ def _put(pool: Bits, low: int, high: int, mask: np.ndarray) -> None:
         pool.add(np.flatnonzero(mask) + inside_low)
 
 
-def chosen_among(members: Bits, before: int, total: int, count: int, rng: draw.Streams) -> Bits:
+def chosen_among(members: BitSet, before: int, total: int, count: int, rng: draw.Streams) -> BitSet:
     """Those of `members` that are among `count` drawn uniformly from `total`, of which these are a part.
 
     Members are numbered from `before` on, in ascending order; so ranks that know how many the others have make one
     draw together.
     """
-    drawn = pool_bits(total, count, rng, before, before + len(members))
-    kept, at = Bits(members.start, members.stop), before
+    select_shard = pool_bits(total, count, rng, before, before + len(members))
+    kept, at = BitSet(members.start, members.stop), before
     for low, high in members.pieces():
         mask = members.mask(low, high)
         places = np.flatnonzero(mask)
-        mask[places] = drawn.mask(at, at + len(places))
+        mask[places] = select_shard.mask(at, at + len(places))
         kept.put(low, mask)
         at += len(places)
     return kept
 
 
-def choose(rule: RankRule, pool: Bits, scores: Scores, sizes: tuple[int, int], context: Context, wires: Wires) -> Bits:
+def choose(
+    rule: RankRule, pool: BitSet, scores: Scores, sizes: tuple[int, int], context: Context, wires: Collectives
+) -> BitSet:
     """This rank's part of the `q` that `rule` keeps of the pool of all ranks. Uses the memory of `pool`.
 
     Args:
@@ -298,7 +300,7 @@ def choose(rule: RankRule, pool: Bits, scores: Scores, sizes: tuple[int, int], c
         wires: The way to the other ranks.
     """
     s, q = sizes
-    field = Field(pool, scores, tie_key(context), wires, smallest_first=isinstance(rule, Bottom))
+    field = DistributedTopK(pool, scores, tie_key(context), wires, smallest_first=isinstance(rule, Bottom))
     if isinstance(rule, Trimmed):
         skip = min(round(rule.share * field.count_seen()), s - q)
         if skip > 0:
@@ -311,7 +313,7 @@ def choose(rule: RankRule, pool: Bits, scores: Scores, sizes: tuple[int, int], c
     return field.take(q)
 
 
-def _with_some_of_the_rest(field: Field, best: Bits, rest: int, count: int, context: Context) -> Bits:
+def _with_some_of_the_rest(field: DistributedTopK, best: BitSet, rest: int, count: int, context: Context) -> BitSet:
     """The best, and `count` drawn uniformly from the `rest` candidates of all ranks."""
     if count >= rest:
         best |= field.candidates
@@ -372,7 +374,9 @@ def checked_for_shards(policy: Policy) -> Policy:
 Sharding = Literal["exact", "stratified"]
 
 
-def drawn(policy: Policy, shard: Shard, scores: Scores, context: Context, wires: Wires, sharding: Sharding) -> Bits:
+def select_shard(
+    policy: Policy, shard: Shard, scores: Scores, context: Context, wires: Collectives, sharding: Sharding
+) -> BitSet:
     """This rank's part of what the epoch trains on.
 
     Exact: together, all ranks keep what one process with the whole table would. A collective. Stratified: each rank
@@ -380,7 +384,7 @@ def drawn(policy: Policy, shard: Shard, scores: Scores, context: Context, wires:
     samples where they depend on losses.
     """
     if isinstance(policy, Budget):
-        chosen = drawn(policy.policy, shard, scores, context, wires, sharding)
+        chosen = select_shard(policy.policy, shard, scores, context, wires, sharding)
         return _some_of(chosen, policy.left(context), context, wires, "budget")
     if isinstance(policy, UniformTail):
         return _with_tail(policy, shard, scores, context, wires, sharding)
@@ -394,10 +398,10 @@ def drawn(policy: Policy, shard: Shard, scores: Scores, context: Context, wires:
     if exact:
         pool = pool_bits(shard.n, s, streams(context), shard.start, shard.stop)
         return pool if s == q else choose(policy.rule, pool, scores, (s, q), context, wires)
-    s, q = (share_of(total, shard.rank, shard.world) for total in (s, q))
+    s, q = (shard_size(total, shard.rank, shard.world) for total in (s, q))
     here = _own_context(context, shard)
     pool = _own_pool(shard, s, streams(here))
-    return pool if s == q else choose(policy.rule, pool, scores, (s, q), here, Wires())
+    return pool if s == q else choose(policy.rule, pool, scores, (s, q), here, Collectives())
 
 
 def _own_context(context: Context, shard: Shard) -> Context:
@@ -405,37 +409,37 @@ def _own_context(context: Context, shard: Shard) -> Context:
 
 
 def _with_tail(
-    policy: UniformTail, shard: Shard, scores: Scores, context: Context, wires: Wires, sharding: Sharding
-) -> Bits:
+    policy: UniformTail, shard: Shard, scores: Scores, context: Context, wires: Collectives, sharding: Sharding
+) -> BitSet:
     """As the policy inside draws; in the tail as many, drawn uniformly."""
     inner = policy.policy
     if not policy.in_tail(context):
-        return drawn(inner, shard, scores, context, wires, sharding)
+        return select_shard(inner, shard, scores, context, wires, sharding)
     size = inner.size(context.n, context)
     if size is None:
-        part = np.array([len(drawn(inner, shard, scores, context, wires, sharding))])
+        part = np.array([len(select_shard(inner, shard, scores, context, wires, sharding))])
         size = int(wires.sum(part)[0])
     if sharding == "exact":
         rng = partial(context.rng, "epoch", context.epoch, "tail")
         return pool_bits(shard.n, size, rng, shard.start, shard.stop)
-    return _own_pool(shard, share_of(size, shard.rank, shard.world), streams(_own_context(context, shard)))
+    return _own_pool(shard, shard_size(size, shard.rank, shard.world), streams(_own_context(context, shard)))
 
 
 def _without_learned(
-    policy: Unlearned | SkipLearned, shard: Shard, scores: Scores, context: Context, wires: Wires | None
-) -> Bits:
+    policy: Unlearned | SkipLearned, shard: Shard, scores: Scores, context: Context, wires: Collectives | None
+) -> BitSet:
     """Some of the samples not learned and some of the learned ones; of all ranks, or without `wires` of this one."""
     threshold = _fixed(policy.learned)
-    learned, others = Bits(shard.start, shard.stop), Bits(shard.start, shard.stop)
+    learned, others = BitSet(shard.start, shard.stop), BitSet(shard.start, shard.stop)
     for low, high in learned.pieces():
         mask = scores(low, high) <= threshold
         learned.put(low, mask)
         others.put(low, ~mask)
     if wires is None:
         kept = policy.size(context.n, context)
-        mine = None if kept is None else share_of(kept, shard.rank, shard.world)
+        mine = None if kept is None else shard_size(kept, shard.rank, shard.world)
         counts = policy.counts(shard.size, len(learned), mine)
-        context, wires = _own_context(context, shard), Wires()
+        context, wires = _own_context(context, shard), Collectives()
     else:
         counts = policy.counts(context.n, int(wires.sum(np.array([len(learned)]))[0]))
     kept_bits = _some_of(others, counts[0], context, wires, "unlearned")
@@ -450,7 +454,7 @@ def _fixed(threshold: Threshold) -> float:
     return threshold.loss if isinstance(threshold, Probability) else threshold.value
 
 
-def _some_of(members: Bits, count: int, context: Context, wires: Wires, tag: str) -> Bits:
+def _some_of(members: BitSet, count: int, context: Context, wires: Collectives, tag: str) -> BitSet:
     """This rank's part of `count` drawn uniformly from the members of all ranks."""
     of_ranks = wires.gather(np.array([len(members)]))[:, 0]
     total = int(of_ranks.sum())
@@ -460,7 +464,7 @@ def _some_of(members: Bits, count: int, context: Context, wires: Wires, tag: str
     return chosen_among(members, int(of_ranks[: wires.rank].sum()), total, count, rng)
 
 
-def _own_pool(shard: Shard, s: int, rng: Streams) -> Bits:
+def _own_pool(shard: Shard, s: int, rng: Streams) -> BitSet:
     """A pool of `s` of this rank's samples, at their places among all."""
     everything = pool_bits(shard.n, shard.n, rng, shard.start, shard.stop)
     return everything if s == shard.size else chosen_among(everything, 0, shard.size, s, rng)

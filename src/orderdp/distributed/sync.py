@@ -1,4 +1,8 @@
-"""Header: the first thing ranks tell each other, of fixed size, so that it needs no agreement beforehand."""
+"""Synchronization of ranks: at most three collectives, in one place, so that no rank is left waiting for another.
+
+A message of fixed size, from which every rank draws the same conclusions; the rows that have changed; and, after a
+draw, a fingerprint of it. Whatever is wrong is raised by all ranks in the same place.
+"""
 
 from __future__ import annotations
 
@@ -16,22 +20,22 @@ from orderdp.policy import Column
 from orderdp.score_table import ScoreTable
 
 if TYPE_CHECKING:
-    from orderdp._epochs import Clock, Epoch, View
+    from orderdp._epochs import Order, SamplerView, TrainingProgress
     from orderdp._process_group import SyncCounters
 
 __all__ = [
     "ITER",
     "SYNC",
-    "Agreements",
     "Changes",
-    "Decision",
-    "Header",
-    "Ledger",
-    "Meeting",
-    "Setup",
-    "Standing",
+    "RankStatus",
+    "SharedConfig",
+    "SyncMessage",
+    "SyncResult",
+    "SyncedRows",
+    "SyncedTable",
+    "Synchronizer",
     "TableCounters",
-    "check_places",
+    "check_ranks_in_sync",
     "check_sharding",
     "differences",
     "digest",
@@ -48,7 +52,7 @@ _TEXT = 160
 
 
 @dataclass(frozen=True)
-class Header:
+class SyncMessage:
     """How a rank was set up, where it stands, and how much it has to tell.
 
     Attributes:
@@ -105,7 +109,7 @@ class Header:
     writes: int
     expected: int
     got: int
-    ran_dry: int
+    overran: int
     rewound: int
     policy_text: str
 
@@ -116,7 +120,7 @@ class Header:
         return torch.cat((torch.tensor(numbers), torch.frombuffer(bytearray(words), dtype=torch.int64)))
 
     @classmethod
-    def decode(cls, values: torch.Tensor) -> Header:
+    def decode(cls, values: torch.Tensor) -> SyncMessage:
         """The header that was encoded."""
         names = [field.name for field in fields(cls)][:-1]
         text = values[len(names) :].numpy().tobytes().rstrip(b"\0").decode(errors="replace")
@@ -126,7 +130,7 @@ class Header:
 
 # What has to be equal everywhere: what to call it, and what to show of it. The action comes first: while it differs,
 # the rest need not be comparable.
-_SHARED: tuple[tuple[str, str, Callable[[Header], object]], ...] = (
+_SHARED: tuple[tuple[str, str, Callable[[SyncMessage], object]], ...] = (
     ("action", "what they do", lambda h: "sync()" if h.action == SYNC else "iter()"),
     ("seed", "seed", lambda h: h.seed),
     ("n", "length of the data set", lambda h: h.n),
@@ -143,7 +147,7 @@ _SHARED: tuple[tuple[str, str, Callable[[Header], object]], ...] = (
 )
 
 
-def differences(headers: Sequence[Header]) -> str | None:
+def differences(headers: Sequence[SyncMessage]) -> str | None:
     """What the ranks were given differently, in words; None where they agree."""
     found = []
     for name, title, show in _SHARED:
@@ -170,7 +174,7 @@ def digest(*parts: bytes) -> int:
     return int.from_bytes(state.digest(), "little") >> 4
 
 
-class Standing(NamedTuple):
+class RankStatus(NamedTuple):
     """Where one rank stands when it comes to a meeting; the fields are those of `Header`."""
 
     epoch: int
@@ -182,11 +186,11 @@ class Standing(NamedTuple):
     fed: int = 0
     expected: int = 0
     got: int = 0
-    ran_dry: bool = False
+    overran: bool = False
     rewound: bool = False
 
     @classmethod
-    def now(cls, clock: Clock, tally: SyncCounters, is_open: bool) -> Standing:
+    def now(cls, clock: TrainingProgress, tally: SyncCounters, is_open: bool) -> RankStatus:
         """Of a rank that stays where it is.
 
         Args:
@@ -198,8 +202,15 @@ class Standing(NamedTuple):
 
     @classmethod
     def before(
-        cls, wanted: int, view: View, epoch: Epoch | None, clock: Clock, tally: SyncCounters, *, rewound: bool
-    ) -> Standing:
+        cls,
+        wanted: int,
+        view: SamplerView,
+        epoch: Order | None,
+        clock: TrainingProgress,
+        tally: SyncCounters,
+        *,
+        rewound: bool,
+    ) -> RankStatus:
         """Of a rank that is about to go through the data.
 
         Args:
@@ -222,12 +233,12 @@ class Standing(NamedTuple):
             fed=tally.fed,
             expected=(clock.end or 0) - tally.start if is_left else 0,
             got=tally.got,
-            ran_dry=tally.ran_dry,
+            overran=tally.overran,
             rewound=rewound,
         )
 
 
-def check_places(headers: Sequence[Header]) -> None:
+def check_ranks_in_sync(headers: Sequence[SyncMessage]) -> None:
     """Raises where ranks stand at places that one training cannot lead to.
 
     A rank may be behind by the end of an epoch where a framework deals out the samples: if it got none, or fewer,
@@ -251,14 +262,14 @@ def check_places(headers: Sequence[Header]) -> None:
         )
 
 
-def check_sharding(headers: Sequence[Header]) -> None:
+def check_sharding(headers: Sequence[SyncMessage]) -> None:
     """Raises where somebody else has dealt out our shares once more.
 
     Then every rank has gone through all of its share, and the losses of only a part of it came back, one in as many
     as there are ranks.
     """
     world, first = len(headers), headers[0]
-    if not first.shard or not all(header.ran_dry for header in headers):
+    if not first.shard or not all(header.overran for header in headers):
         return
     expected, got = first.expected, sum(header.got for header in headers)
     possible = world * max(1, first.batch_size)
@@ -338,7 +349,7 @@ class Changes:
         return [self.index, *self.columns.values()]
 
 
-class Agreements(Protocol):
+class SyncedRows(Protocol):
     """What a meeting must know about what was agreed on; `Ledger` says what each does."""
 
     @property
@@ -362,7 +373,7 @@ class Agreements(Protocol):
         """What was counted since."""
         ...
 
-    def settle(self, parts: Sequence[Changes], counted: Sequence[Sequence[int]]) -> None:
+    def flush(self, parts: Sequence[Changes], counted: Sequence[Sequence[int]]) -> None:
         """Takes over what others have changed and counted."""
         ...
 
@@ -379,7 +390,7 @@ class Agreements(Protocol):
         ...
 
 
-class Ledger(TableCounters):
+class SyncedTable(TableCounters):
     """What a table was when all ranks had the same.
 
     Args:
@@ -417,7 +428,7 @@ class Ledger(TableCounters):
         """What was agreed on for these rows."""
         return {name: values[index] for name, values in self._base.items()}
 
-    def settle(self, parts: Sequence[Changes], counted: Sequence[Sequence[int]]) -> None:
+    def flush(self, parts: Sequence[Changes], counted: Sequence[Sequence[int]]) -> None:
         """Takes over what all ranks have changed, and makes that the agreement."""
         if any(len(part) for part in parts):
             rows = merged(parts, self._base, self._table.declared)
@@ -487,7 +498,7 @@ def _bits(values: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Setup:
+class SharedConfig:
     """What every process of a job must be given alike.
 
     Attributes:
@@ -507,7 +518,7 @@ class Setup:
     strict: bool
 
 
-class Decision(NamedTuple):
+class SyncResult(NamedTuple):
     """What all ranks have decided: where they go on; and, if they exchanged, how many samples were trained on."""
 
     epoch: int
@@ -515,7 +526,7 @@ class Decision(NamedTuple):
     kept: int | None
 
 
-class Meeting:
+class Synchronizer:
     """The meetings of one pruner with those of the other ranks.
 
     Args:
@@ -527,7 +538,7 @@ class Meeting:
     """
 
     def __init__(
-        self, table: ScoreTable, setup: Setup, kept: int, as_it_is: bool, ledger: Agreements | None = None
+        self, table: ScoreTable, setup: SharedConfig, kept: int, as_it_is: bool, ledger: SyncedRows | None = None
     ) -> None:
         self.exchange: Exchange | None = None
         self.exchanged_bytes = 0
@@ -535,13 +546,13 @@ class Meeting:
         self._table = table
         self._setup = setup
         self._kept = kept
-        self._ledger: Agreements = Ledger(table, as_it_is) if ledger is None else ledger
+        self._ledger: SyncedRows = SyncedTable(table, as_it_is) if ledger is None else ledger
         columns = repr(sorted(table.declared.items())).encode()
         self._policy = digest(setup.policy.encode(), columns)
         labels = setup.labels
         self._labels = 0 if labels is None else digest(np.ascontiguousarray(labels, dtype=np.int64).tobytes())
 
-    def decide(self, syncing: bool, epoch: int, seed: int, find: Callable[[], Standing]) -> Decision:
+    def decide(self, syncing: bool, epoch: int, seed: int, find: Callable[[], RankStatus]) -> SyncResult:
         """Hears all ranks, takes over what they have learnt, and says where to go on. Two collectives at most.
 
         Args:
@@ -551,14 +562,14 @@ class Meeting:
             find: Finds out where this rank stands. Where it raises, so do the other ranks.
         """
         self.exchanged_bytes = 0
-        failure, here = None, Standing(epoch)
+        failure, here = None, RankStatus(epoch)
         try:
             here = find()
         except Exception as error:
             failure = error
         changes = self._ledger.changes()
         header = self._header(SYNC if syncing else ITER, seed, here, len(changes), failed=failure is not None)
-        headers = [Header.decode(values) for values in self._gather(header.encode(), epoch)]
+        headers = [SyncMessage.decode(values) for values in self._gather(header.encode(), epoch)]
         if failure is not None:
             raise failure
         self._check(headers, epoch)
@@ -568,7 +579,7 @@ class Meeting:
             self._settle(headers, changes, epoch)
         self.drawing = any(heard.arranging for heard in headers)
         trained = max(heard.trained for heard in headers if heard.epoch == target)
-        return Decision(target, trained, self._kept if settling else None)
+        return SyncResult(target, trained, self._kept if settling else None)
 
     def agree(self, epoch: int, draw: Callable[[], int]) -> None:
         """Draws, and makes sure that all ranks have drawn the same. One collective.
@@ -615,10 +626,10 @@ class Meeting:
 
     # -- inside --------------------------------------------------------------------------------------------------
 
-    def _header(self, action: int, seed: int, here: Standing, rows: int, *, failed: bool) -> Header:
+    def _header(self, action: int, seed: int, here: RankStatus, rows: int, *, failed: bool) -> SyncMessage:
         setup = self._setup
         nonfinite, outside, writes = self._ledger.counted()
-        return Header(
+        return SyncMessage(
             action=action,
             failed=failed,
             seed=seed if seed < 1 << 62 else (1 << 62) + digest(str(seed).encode()),
@@ -638,7 +649,7 @@ class Meeting:
             **here._asdict(),
         )
 
-    def _check(self, headers: Sequence[Header], epoch: int) -> None:
+    def _check(self, headers: Sequence[SyncMessage], epoch: int) -> None:
         _raise_for_failed([bool(heard.failed) for heard in headers], epoch)
         different = differences(headers)
         if different is not None:
@@ -647,10 +658,10 @@ class Meeting:
                 "Give every process the same."
             )
         self._ledger.compared()
-        check_places(headers)
+        check_ranks_in_sync(headers)
         check_sharding(headers)
 
-    def _settle(self, headers: Sequence[Header], changes: Changes, epoch: int) -> None:
+    def _settle(self, headers: Sequence[SyncMessage], changes: Changes, epoch: int) -> None:
         parts: list[Changes] = []
         most = max(heard.rows for heard in headers)
         if most:
@@ -659,7 +670,7 @@ class Meeting:
                 Changes.decode(data.numpy(), most, heard.rows, self._table.declared)
                 for data, heard in zip(gathered, headers, strict=True)
             ]
-        self._ledger.settle(parts, [(heard.nonfinite, heard.outside, heard.writes) for heard in headers])
+        self._ledger.flush(parts, [(heard.nonfinite, heard.outside, heard.writes) for heard in headers])
         self._kept += sum(heard.fed for heard in headers)
 
     def _gather(self, values: torch.Tensor, epoch: int) -> list[torch.Tensor]:

@@ -1,4 +1,4 @@
-"""What training runs are made of: data, models, optimisers, training, comparing, records."""
+"""Experiments: tasks, models, training, comparing, records, statistics."""
 
 from __future__ import annotations
 

@@ -12,10 +12,10 @@ from typing import Any
 from orderdp._validation import suggestion
 from orderdp.errors import ConfigError
 
-__all__ = ["from_outside"]
+__all__ = ["import_object"]
 
 
-def from_outside(place: str, what: str) -> Callable[..., Any]:
+def import_object(place: str, what: str) -> Callable[..., Any]:
     """The function called `place`, ``module:name`` or ``file.py:name``; modules beside the current folder are found."""
     module_name, _, name = place.rpartition(":")
     if not module_name or not name or (module_name.startswith(".") and not module_name.endswith(".py")):

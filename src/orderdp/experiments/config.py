@@ -1,4 +1,4 @@
-"""What a run is: everything that decides its numbers, as one flat value that goes into its records."""
+"""What a run is, as one flat value that goes into its records; and which runs a comparison consists of."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from orderdp._validation import check_ratio, checked_name, is_count, suggestion
 from orderdp.errors import ConfigError
+from orderdp.experiments.records import OLD_NAMES, with_new_names
 from orderdp.policies._selection import ratio_name
 from orderdp.policies.registry import NAMES, RECORDED
 
@@ -23,11 +24,11 @@ __all__ = [
     "DEFAULT_POLICIES",
     "PRESETS",
     "VARIED",
-    "Contender",
+    "MethodSpec",
     "Settings",
     "check_parameters",
     "grid",
-    "parse_contender",
+    "parse_method",
     "planned_epochs",
     "preset_values",
     "read_config",
@@ -63,7 +64,7 @@ class Settings:
             move the statistics of batch normalisation, in some methods and not in others.
         steps: "fewer", what is pruned makes fewer steps; or "same", as many steps as full data, with batches and
             learning rate smaller by the share kept.
-        optimiser: "sgd", "adamw", "lars" or "lamb".
+        optimizer: "sgd", "adamw", "lars" or "lamb".
         lr: Its largest learning rate.
         momentum: Of SGD and LARS.
         nesterov: Whether SGD looks ahead.
@@ -96,7 +97,7 @@ class Settings:
     batch_size: int = 128
     drop_last: bool = True
     steps: str = "fewer"
-    optimiser: str = "sgd"
+    optimizer: str = "sgd"
     lr: float = 0.1
     momentum: float = 0.9
     nesterov: bool = False
@@ -120,7 +121,7 @@ class Settings:
         for name in ("epochs", "batch_size", "accumulate", "evaluate_every", "proxy_epochs", "proxy_inits"):
             if not is_count(getattr(self, name)):
                 raise ConfigError(f"{name} must be a whole number, at least 1, got {getattr(self, name)!r}.")
-        for name in ("data", "model", "policy", "optimiser", "schedule", "flip"):
+        for name in ("data", "model", "policy", "optimizer", "schedule", "flip"):
             if not isinstance(getattr(self, name), str):
                 raise ConfigError(f"{name} must be a name, got {getattr(self, name)!r}.")
         if self.task is not None and not isinstance(self.task, str):
@@ -175,7 +176,9 @@ class Settings:
         """Name of the run's folder: readable, and different for different settings."""
         ratio = "" if self.prune_ratio is None else f"-{round(1000 * self.prune_ratio):03d}"
         # Of what was chosen: so a setting that a later version adds does not make finished runs unknown.
-        chosen = {name: value for name, value in self.as_dict().items() if value != _defaults().get(name)}
+        chosen = {
+            OLD_NAMES.get(name, name): value for name, value in self.as_dict().items() if value != _defaults().get(name)
+        }
         digest = hashlib.blake2b(json.dumps(chosen, sort_keys=True).encode(), digest_size=4).hexdigest()
         return f"{self.policy}{ratio}-seed{self.seed}-{digest}"
 
@@ -186,6 +189,7 @@ class Settings:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Settings:
         """From plain values; an unknown name is an error that suggests the nearest."""
+        values = with_new_names(values)
         known = [entry.name for entry in dataclasses.fields(cls)]
         for name in values:
             if name not in known:
@@ -195,7 +199,7 @@ class Settings:
     def differences(self, other: Mapping[str, Any]) -> list[str]:
         """What `other` has otherwise, one line each; what it does not have is as if it were not chosen."""
         own = self.as_dict()
-        other = {**_defaults(), **other}
+        other = {**_defaults(), **with_new_names(other)}
         names = [*own, *(name for name in other if name not in own)]
         return [
             f"{name}: was {other.get(name)!r}, is {own.get(name)!r}"
@@ -244,7 +248,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "model": "resnet18",
         "epochs": 200,
         "batch_size": 128,
-        "optimiser": "sgd",
+        "optimizer": "sgd",
         "lr": 0.2,
         "momentum": 0.9,
         "weight_decay": 5e-4,
@@ -255,7 +259,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "model": "resnet50",
         "epochs": 200,
         "batch_size": 128,
-        "optimiser": "sgd",
+        "optimizer": "sgd",
         "lr": 0.03,
         "momentum": 0.9,
         "weight_decay": 5e-4,
@@ -266,7 +270,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "model": "timm:resnet18",
         "epochs": 90,
         "batch_size": 1024,
-        "optimiser": "lars",
+        "optimizer": "lars",
         "lr": 1.98,
         "weight_decay": 5e-4,
         "schedule": "onecycle",
@@ -276,7 +280,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "model": "timm:resnet50",
         "epochs": 90,
         "batch_size": 1024,
-        "optimiser": "lars",
+        "optimizer": "lars",
         "lr": 6.4,
         "weight_decay": 5e-4,
         "schedule": "onecycle",
@@ -330,14 +334,14 @@ _WITHOUT_RATIO = (
 )
 
 
-class Contender(NamedTuple):
+class MethodSpec(NamedTuple):
     """A policy with its parameters, to be run at every ratio and seed."""
 
     policy: str
     parameters: dict[str, Any]
 
 
-def parse_contender(text: str, names: Collection[str] | None = None, what: str = "policy") -> Contender:
+def parse_method(text: str, names: Collection[str] | None = None, what: str = "policy") -> MethodSpec:
     """A policy as the command line has it: a name, then parameters.
 
     >>> parse_contender("infobatch:annealing=none")
@@ -359,7 +363,7 @@ def parse_contender(text: str, names: Collection[str] | None = None, what: str =
             raise ConfigError(f"parameters of a policy are written name:key=value, got {part!r} in {text!r}.")
         parameters[key.strip().replace("-", "_")] = _value(value.strip())
     check_parameters(name, parameters)
-    return Contender(name, parameters)
+    return MethodSpec(name, parameters)
 
 
 def check_parameters(name: str, parameters: dict[str, Any]) -> None:
@@ -375,14 +379,14 @@ def check_parameters(name: str, parameters: dict[str, Any]) -> None:
         )
 
 
-def takes_ratio(contender: Contender) -> bool:
+def takes_ratio(contender: MethodSpec) -> bool:
     """Whether a prune ratio changes what it does: not where it decides by itself, or both its dials are given."""
     return contender.policy not in _WITHOUT_RATIO and not {"exploration", "exploitation"} <= set(contender.parameters)
 
 
 def grid(
     base: Settings,
-    contenders: Sequence[Contender],
+    contenders: Sequence[MethodSpec],
     ratios: Sequence[float],
     seeds: Sequence[int],
     controls: bool = True,
@@ -403,7 +407,7 @@ def grid(
     wanted = list(contenders)
     if controls:
         named = {contender.policy for contender in wanted}
-        wanted = [Contender(name, {}) for name in ("full", "reduced", "random") if name not in named] + wanted
+        wanted = [MethodSpec(name, {}) for name in ("full", "reduced", "random") if name not in named] + wanted
     runs: dict[Settings | str, Settings] = {}
     for seed in seeds:
         for contender in wanted:

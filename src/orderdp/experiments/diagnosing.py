@@ -87,7 +87,7 @@ class Diagnosis:
         self._kept = KeptSets(pruner.n)
 
     def step(self, scaler: torch.amp.GradScaler, device: torch.device) -> float:
-        """Before a step of the optimiser; returns the seconds it took."""
+        """Before a step of the optimizer; returns the seconds it took."""
         if not self.on:
             return 0.0
         begun = time.perf_counter()

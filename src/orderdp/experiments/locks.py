@@ -9,11 +9,11 @@ from pathlib import Path
 
 from orderdp.errors import StateError
 
-__all__ = ["alone_in", "in_turn"]
+__all__ = ["in_turn", "try_lock"]
 
 
 @contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
+def try_lock(folder: Path) -> Iterator[None]:
     """Holds the folder, or says that another process does. A process that is killed holds nothing any more."""
     try:
         import fcntl

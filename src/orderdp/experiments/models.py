@@ -13,7 +13,7 @@ from torch import nn
 from orderdp._torch import GlobalGenerators
 from orderdp._validation import checked_name
 from orderdp.errors import ConfigError
-from orderdp.experiments._imports import from_outside
+from orderdp.experiments._imports import import_object
 from orderdp.experiments.resnet import resnet18, resnet50
 from orderdp.experiments.vit import CompactViT
 
@@ -110,7 +110,7 @@ def build_model(name: str, *, shape: Sequence[int], classes: int, seed: int, wid
     if kind == "timm" and rest:
         factory = _timm(rest)
     elif rest:
-        factory = from_outside(name, "model")
+        factory = import_object(name, "model")
     else:
         checked_name(name, MODELS, "model")
         factory = MODELS[name]

@@ -1,4 +1,4 @@
-"""Optimisers by name. SGD and AdamW are torch's; LARS and LAMB come from the library pytorch_optimizer."""
+"""Optimizers and learning-rate schedules by name, and the average of iterates."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from torch.optim.swa_utils import AveragedModel
 from orderdp._validation import checked_name
 from orderdp.errors import ConfigError
 
-__all__ = ["OPTIMISERS", "SCHEDULES", "IterateAverage", "build_optimiser", "constant", "cosine", "onecycle", "step"]
+__all__ = ["OPTIMIZERS", "SCHEDULES", "IterateAverage", "build_optimizer", "constant", "cosine", "onecycle", "step"]
 
 
-def build_optimiser(
+def build_optimizer(
     name: str, model: nn.Module, *, lr: float, momentum: float = 0.9, nesterov: bool = False, weight_decay: float = 0.0
 ) -> torch.optim.Optimizer:
-    """The optimiser called `name` over the model's parameters.
+    """The optimizer called `name` over the model's parameters.
 
     Args:
         name: One of `OPTIMISERS`.
@@ -29,10 +29,10 @@ def build_optimiser(
         nesterov: Whether SGD looks ahead.
         weight_decay: Weight decay.
     """
-    checked_name(name, OPTIMISERS, "optimiser")
+    checked_name(name, OPTIMIZERS, "optimizer")
     if nesterov and name != "sgd":
-        raise ConfigError(f"nesterov is an option of sgd, got optimiser {name!r}.")
-    return OPTIMISERS[name](model.parameters(), lr, momentum, nesterov, weight_decay)
+        raise ConfigError(f"nesterov is an option of sgd, got optimizer {name!r}.")
+    return OPTIMIZERS[name](model.parameters(), lr, momentum, nesterov, weight_decay)
 
 
 def _sgd(parameters: Any, lr: float, momentum: float, nesterov: bool, weight_decay: float) -> torch.optim.Optimizer:
@@ -46,13 +46,13 @@ def _adamw(parameters: Any, lr: float, momentum: float, nesterov: bool, weight_d
 
 
 def _lars(parameters: Any, lr: float, momentum: float, nesterov: bool, weight_decay: float) -> torch.optim.Optimizer:
-    optimiser: torch.optim.Optimizer = _library().LARS(parameters, lr=lr, momentum=momentum, weight_decay=weight_decay)
-    return optimiser
+    optimizer: torch.optim.Optimizer = _library().LARS(parameters, lr=lr, momentum=momentum, weight_decay=weight_decay)
+    return optimizer
 
 
 def _lamb(parameters: Any, lr: float, momentum: float, nesterov: bool, weight_decay: float) -> torch.optim.Optimizer:
-    optimiser: torch.optim.Optimizer = _library().Lamb(parameters, lr=lr, weight_decay=weight_decay)
-    return optimiser
+    optimizer: torch.optim.Optimizer = _library().Lamb(parameters, lr=lr, weight_decay=weight_decay)
+    return optimizer
 
 
 def _library() -> Any:
@@ -63,7 +63,7 @@ def _library() -> Any:
     return pytorch_optimizer
 
 
-OPTIMISERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": _sgd,
     "adamw": _adamw,
     "lars": _lars,

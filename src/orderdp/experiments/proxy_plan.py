@@ -21,7 +21,7 @@ from orderdp.experiments.config import Settings
 from orderdp.experiments.models import quarter_width
 from orderdp.experiments.selected_once import StaticChoice
 from orderdp.experiments.tasks import Task, task_batches
-from orderdp.experiments.trainer import Learner
+from orderdp.experiments.trainer import TrainState
 from orderdp.plans import Plan, PlanRecorder
 from orderdp.policies import FullData, Replay
 from orderdp.policies.registry import RECORDED
@@ -149,10 +149,10 @@ def _recorder(settings: Settings, task: Task) -> PlanRecorder:
 def _recorded(
     settings: Settings, task: Task, device: torch.device, watch: Callable[[float, int, float | None], None]
 ) -> Plan:
-    """What the proxy marks. It has the run's optimiser and learning rates, and trains on what it marks."""
+    """What the proxy marks. It has the run's optimizer and learning rates, and trains on what it marks."""
     start = time.perf_counter()
     options, recorder = ProxyOptions.of(settings), _recorder(settings, task)
-    learner = Learner(replace(settings, average=False), cast("Task", _Proxy(task, options.proxy_width)), device)
+    learner = TrainState(replace(settings, average=False), cast("Task", _Proxy(task, options.proxy_width)), device)
     step, steps, scale = 0, recorder.epochs * recorder.batches, recorder.kept / settings.batch_size
     with GlobalGenerators.seeded(settings.seed, device).used(device):
         while recorder.epoch < recorder.epochs:

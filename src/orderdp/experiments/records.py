@@ -1,4 +1,4 @@
-"""Values as JSON can hold them."""
+"""Records of runs: one JSON line per epoch, written so that a kill loses none, read back with care."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from orderdp.errors import RecordError
 
 __all__ = [
     "FILE_NAME",
+    "OLD_NAMES",
     "SCHEMA",
     "Run",
     "RunLog",
@@ -31,6 +32,7 @@ __all__ = [
     "seen_by",
     "versions",
     "with_further_tests",
+    "with_new_names",
 ]
 
 
@@ -167,6 +169,16 @@ class Run:
         return seconds_of(self.summary or {})
 
 
+#: How settings were spelled in records and checkpoints before.
+OLD_NAMES = {"optimizer": "optimiser"}
+
+
+def with_new_names(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a record or checkpoint, under the names that they have now."""
+    new = {old: name for name, old in OLD_NAMES.items()}
+    return {new.get(name, name): value for name, value in config.items()}
+
+
 def seconds_of(record: dict[str, Any]) -> float:
     """The cost in the record of an epoch or in a summary."""
     return float(sum(record.get(part) or 0.0 for part in _PARTS))
@@ -260,7 +272,8 @@ def _take(run: Run, record: dict[str, Any], first: bool) -> None:
     if first and kind != "start":
         raise ValueError(f"the first record must be a start, it is {kind!r}")
     if kind == "start":
-        run.config, run.versions, run.host = (dict(record[name]) for name in ("config", "versions", "host"))
+        run.config = with_new_names(record["config"])
+        run.versions, run.host = dict(record["versions"]), dict(record["host"])
         run.started, run.command, run.summary = str(record.get("started", "")), record.get("command"), None
         run.tests = {}
     elif kind == "epoch":

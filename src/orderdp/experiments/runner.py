@@ -1,4 +1,4 @@
-"""A process that trains for another one: it saves and ends when that one says so, and when that one is no more."""
+"""Runs from settings: one, or a grid of them in several processes that can be killed and resumed."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from orderdp._validation import check_dials, checked_name
 from orderdp.coresets.registry import build
 from orderdp.datasets import ImageData
 from orderdp.errors import ConfigError, DatasetError, RecordError, StateError
-from orderdp.experiments.config import CONTROLS, VARIED, Contender, Settings, check_parameters, takes_ratio
+from orderdp.experiments.config import CONTROLS, VARIED, MethodSpec, Settings, check_parameters, takes_ratio
 from orderdp.experiments.diagnosing import Closeness
-from orderdp.experiments.locks import alone_in
-from orderdp.experiments.optimizers import OPTIMISERS, SCHEDULES
+from orderdp.experiments.locks import try_lock
+from orderdp.experiments.optimizers import OPTIMIZERS, SCHEDULES
 from orderdp.experiments.proxy_plan import check_plan, check_task, is_recorded, plan_for
 from orderdp.experiments.records import Run, RunLog, read_run
 from orderdp.experiments.selected_once import choose, is_static
@@ -40,10 +40,10 @@ from orderdp.policies._selection import count_kept
 from orderdp.pruner import Pruner
 
 __all__ = [
-    "Judged",
-    "Place",
-    "Probe",
+    "FurtherTest",
+    "RunOptions",
     "Runner",
+    "Trial",
     "check",
     "check_runs",
     "check_tests",
@@ -120,7 +120,7 @@ _DATA_KEPT = 2  # what is trained on, and a further test set
 def check(settings: Settings) -> None:
     """Raises what would go wrong later, before anything is spent."""
     check_parameters(settings.policy, settings.policy_parameters)
-    checked_name(settings.optimiser, OPTIMISERS, "optimiser")
+    checked_name(settings.optimizer, OPTIMIZERS, "optimizer")
     checked_name(settings.schedule, SCHEDULES, "learning-rate schedule")
     if is_static(settings.policy):
         _check_static(settings)
@@ -138,7 +138,7 @@ def _check_ratio(settings: Settings) -> None:
         return
     if {"exploration", "exploitation"} <= set(parameters):
         check_dials(settings.prune_ratio, parameters["exploration"], parameters["exploitation"])
-    elif not takes_ratio(Contender(settings.policy, dict(parameters))):
+    elif not takes_ratio(MethodSpec(settings.policy, dict(parameters))):
         raise ConfigError(
             f"{settings.policy!r} decides by itself how much it leaves out, got a prune ratio of "
             f"{settings.prune_ratio}. Leave it out."
@@ -212,7 +212,7 @@ class Runner:
         """Trains, or goes on with it; returns the summary."""
         folder = self.folder(settings)
         make_folder(folder)
-        with alone_in(folder):
+        with try_lock(folder):
             return self._train(settings, folder, watch)
 
     def _train(
@@ -283,7 +283,7 @@ def make_folder(folder: Path) -> None:
 _SETTINGS_FILE = "settings.json"
 
 
-class Place(NamedTuple):
+class RunOptions(NamedTuple):
     """Where and how the runs of a grid are run."""
 
     out: Path
@@ -341,7 +341,7 @@ def remember_settings(base: Settings, out: Path) -> None:
     write_text(path, json.dumps(common, indent=2) + "\n")
 
 
-def check_runs(runs: Sequence[Settings], place: Place) -> None:
+def check_runs(runs: Sequence[Settings], place: RunOptions) -> None:
     """Raises what the data set has against one of the runs, before any of them is trained.
 
     A task of the user's own is not made for that: who knows what it costs.
@@ -375,7 +375,7 @@ def finished(out: Path, settings: Settings) -> Run | None:
 
 def compare_all(
     runs: Sequence[Settings],
-    place: Place,
+    place: RunOptions,
     *,
     jobs: int = 1,
     watch: Callable[[Settings, float, int, float | None], None] = lambda run, done, epochs, metric: None,
@@ -401,7 +401,7 @@ def compare_all(
 
 
 def _several(
-    waiting: list[Settings], place: Place, jobs: int, watch: Callable[[Settings, float, int, float | None], None]
+    waiting: list[Settings], place: RunOptions, jobs: int, watch: Callable[[Settings, float, int, float | None], None]
 ) -> Iterator[tuple[Settings, dict[str, Any]]]:
     context = get_context("spawn")
     listening, line = context.Pipe(duplex=False)
@@ -434,12 +434,12 @@ def _several(
             raise
 
 
-def _run_here(settings: Settings, place: Place) -> dict[str, Any]:
+def _run_here(settings: Settings, place: RunOptions) -> dict[str, Any]:
     with saving_at_the_end() as watch:
         return place.runner().run(settings, watch)
 
 
-def _tell(run: Settings, place: Place, watch: Callable[[Settings, float, int, float | None], None]) -> None:
+def _tell(run: Settings, place: RunOptions, watch: Callable[[Settings, float, int, float | None], None]) -> None:
     """What the records of a run in another process say of its progress."""
     folder = place.out / "runs" / run.run_id
     if (folder / "records.jsonl").exists():
@@ -449,7 +449,7 @@ def _tell(run: Settings, place: Place, watch: Callable[[Settings, float, int, fl
             watch(run, done * run.epochs_run, run.epochs_run, epochs[-1].get("metric"))
 
 
-class Judged(NamedTuple):
+class FurtherTest(NamedTuple):
     """What a further test set says of a run's model."""
 
     settings: Settings
@@ -457,20 +457,20 @@ class Judged(NamedTuple):
     metric: float
 
 
-def check_tests(settings: Settings, place: Place, tests: Sequence[str]) -> None:
+def check_tests(settings: Settings, place: RunOptions, tests: Sequence[str]) -> None:
     """Raises what would go wrong after the training, before anything is spent on it."""
     runner = place.runner()
     for data in tests:
         _task(runner, settings, data)
 
 
-def not_judged(runs: Sequence[Settings], place: Place, data: str) -> list[Settings]:
+def not_judged(runs: Sequence[Settings], place: RunOptions, data: str) -> list[Settings]:
     """The runs that are done and whose models this test set has not seen yet."""
     ended = ((settings, finished(place.out, settings)) for settings in runs)
     return [settings for settings, run in ended if run is not None and run.done and data not in run.tests]
 
 
-def judge_all(runs: Sequence[Settings], place: Place, tests: Sequence[str]) -> Iterator[Judged]:
+def judge_all(runs: Sequence[Settings], place: RunOptions, tests: Sequence[str]) -> Iterator[FurtherTest]:
     """Judges the models of finished runs on test sets that have not seen them; each is recorded, then yielded.
 
     Args:
@@ -481,14 +481,14 @@ def judge_all(runs: Sequence[Settings], place: Place, tests: Sequence[str]) -> I
     runner = place.runner()
     for data in tests:
         for settings in not_judged(runs, place, data):
-            yield Judged(settings, data, _judge(runner, settings, data))
+            yield FurtherTest(settings, data, _judge(runner, settings, data))
 
 
 def _judge(runner: Runner, settings: Settings, data: str) -> float:
     folder = runner.folder(settings)
     task = _task(runner, settings, data)
     model = task.build_model(settings.seed).to(runner.device)
-    with alone_in(folder):
+    with try_lock(folder):
         if not (folder / MODEL_FILE).exists():
             raise StateError(
                 f"the trained weights {str(folder / MODEL_FILE)!r} are not there, so they cannot be judged on {data}. "
@@ -524,7 +524,7 @@ def _said(classes: int, shape: tuple[int, ...]) -> str:
     return f"{classes} classes of {' x '.join(map(str, shape))}"
 
 
-class Probe(NamedTuple):
+class Trial(NamedTuple):
     """One ratio that was tried.
 
     Attributes:
@@ -546,13 +546,13 @@ class Probe(NamedTuple):
 
 def find_lossless(
     base: Settings,
-    contender: Contender,
+    contender: MethodSpec,
     seeds: Sequence[int],
     train: Callable[[list[Settings]], list[Run]],
     *,
     high: float = 0.9,
     resolution: float = 0.05,
-) -> Iterator[Probe]:
+) -> Iterator[Trial]:
     """Tries ratios by bisection; the last probe that is lossless has the largest one found.
 
     "Without a measurable loss" means that the interval of the paired differences to full data reaches up to 0, and not
@@ -579,12 +579,12 @@ def find_lossless(
         runs = [replace(own, prune_ratio=ratios[place], seed=seed) for seed in seeds]
         row = next(row for row in compare(train(full + runs)) if row.policy == contender.policy)
         lossless = shows_no_loss(row.against_full) and not row.failed
-        yield Probe(ratios[place], lossless, row)
+        yield Trial(ratios[place], lossless, row)
         good, bad = (place, bad) if lossless else (good, place)
 
 
 def possible_ratios(
-    base: Settings, contender: Contender, *, high: float = 0.9, resolution: float = 0.05
+    base: Settings, contender: MethodSpec, *, high: float = 0.9, resolution: float = 0.05
 ) -> list[float]:
     """The ratios that can be tried, in rising order: those that the contender can be made for.
 

@@ -1,4 +1,4 @@
-"""Differences of runs that share a seed, with the interval they can be trusted to."""
+"""Runs compared: final metrics, differences by seed, real costs, and what may be said of them."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def shows_no_loss(difference: Difference | None) -> bool:
     return difference is not None and verdict(difference).startswith(("lossless", "no measurable loss"))
 
 
-_NAMED = ("data", "task", "model", "preset", "batch_size", "optimiser", "lr", "schedule")
+_NAMED = ("data", "task", "model", "preset", "batch_size", "optimizer", "lr", "schedule")
 
 
 _REGULARISED = ("weight_decay", "label_smoothing", "mixup", "cutmix", "augment", "flip")

@@ -1,4 +1,4 @@
-"""MixUp and CutMix: training images blended in pairs, with a score that is still each sample's own."""
+"""Tasks: data, a model, a loss for each sample and a metric; images in memory and in folders."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from torch.nn import functional as F
 
 from orderdp import Pruner
 from orderdp._draw import generator
-from orderdp.datasets import Augment, Pictures
+from orderdp.datasets import Augment, ImageBatches
 from orderdp.errors import ConfigError
-from orderdp.experiments._imports import from_outside
+from orderdp.experiments._imports import import_object
 from orderdp.experiments.config import Settings
 from orderdp.experiments.models import build_model, quarter_width
 from orderdp.losses import predictions
@@ -155,7 +155,7 @@ class Task(Protocol):
 
 def load_task(place: str) -> Task:
     """The task that the user's function makes."""
-    task = from_outside(place, "task")()
+    task = import_object(place, "task")()
     missing = [name for name in ("train_set", "test_set", "build_model", "losses", "metric") if not hasattr(task, name)]
     if missing:
         raise ConfigError(f"the task {place!r} must have {', '.join(missing)}. See orderdp.experiments.tasks.Task.")
@@ -212,8 +212,8 @@ class ImageTask:
                     f"flip='alternate' needs images that are mirrored, those of {data.name!r} are not. Leave it out."
                 )
             augment = replace(augment, flip="alternate")
-        self._train = Pictures(data.train, augment, data.mean, data.std)
-        self._test = Pictures(data.test, Augment(padding=0, flip=False), data.mean, data.std)
+        self._train = ImageBatches(data.train, augment, data.mean, data.std)
+        self._test = ImageBatches(data.test, Augment(padding=0, flip=False), data.mean, data.std)
         self._memory_format = torch.channels_last if settings.channels_last else torch.contiguous_format
 
     def build_model(self, seed: int) -> nn.Module:

@@ -1,4 +1,4 @@
-"""Interrupts that wait: what belongs together is done whole before Ctrl-C takes effect."""
+"""Time spent by part, and interrupts that wait until a step is whole."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ class Stopwatch:
         try:
             yield
         finally:
-            self.settle()
+            self.flush()
             self._settled = None
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         """Counts as overhead what no part has claimed so far: before `seconds` is read while it runs."""
         if self._settled is None:
             return

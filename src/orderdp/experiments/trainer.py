@@ -1,4 +1,4 @@
-"""What TensorBoard shows of a run, through torch's own writer."""
+"""One run: trains, tests, keeps records and checkpoints, and resumes where it was interrupted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from orderdp._torch import GlobalGenerators
 from orderdp.errors import ConfigError, DatasetError, NonFiniteLossError, OrderDPWarning, StateError, UnknownSizeError
 from orderdp.experiments.config import CONTROLS, Settings
 from orderdp.experiments.diagnosing import Closeness, Diagnosis
-from orderdp.experiments.optimizers import SCHEDULES, IterateAverage, build_optimiser
+from orderdp.experiments.optimizers import SCHEDULES, IterateAverage, build_optimizer
 from orderdp.experiments.records import RunLog, describe_host, read_run, versions
 from orderdp.experiments.selected_once import StaticChoice
 from orderdp.experiments.tasks import Losses, Task, drops_last, task_batches
@@ -27,11 +27,11 @@ from orderdp.policies import Budget, FullData, build_at
 
 __all__ = [
     "MODEL_FILE",
-    "Board",
     "DivergedError",
-    "Judgement",
-    "Learner",
+    "EvalResult",
     "SingleSampleError",
+    "TensorBoardLogger",
+    "TrainState",
     "Training",
     "check_full_batch",
     "evaluate",
@@ -43,7 +43,7 @@ __all__ = [
 _SHOWN = ("loss", "metric", "lr", "samples", "saved", "coverage", "staleness")
 
 
-class Board:
+class TensorBoardLogger:
     """Writes the numbers of each epoch.
 
     Args:
@@ -69,7 +69,7 @@ class Board:
         self._writer.flush()
 
 
-class Judgement(NamedTuple):
+class EvalResult(NamedTuple):
     """What a test set says of a model.
 
     Attributes:
@@ -81,7 +81,7 @@ class Judgement(NamedTuple):
     samples: int
 
 
-def evaluate(model: nn.Module, task: Task, settings: Settings, device: torch.device) -> Judgement:
+def evaluate(model: nn.Module, task: Task, settings: Settings, device: torch.device) -> EvalResult:
     """Tests the model, which is in evaluation mode afterwards."""
     model.eval()
     total, count = 0.0, 0
@@ -92,7 +92,7 @@ def evaluate(model: nn.Module, task: Task, settings: Settings, device: torch.dev
             count += len(values)
     if count == 0:
         raise DatasetError("the test set must have samples, got none: there is nothing to test the model on.")
-    return Judgement(100 * total / count, count)
+    return EvalResult(100 * total / count, count)
 
 
 def _checked(values: Any) -> torch.Tensor:
@@ -122,8 +122,8 @@ def _test_batches(task: Task, settings: Settings) -> Any:
     return torch.utils.data.DataLoader(task.test_set, batch_size=settings.batch_size, **options)
 
 
-class Learner:
-    """A model with its optimiser, learning rate, precision and average.
+class TrainState:
+    """A model with its optimizer, learning rate, precision and average.
 
     Args:
         settings: The run's.
@@ -132,15 +132,15 @@ class Learner:
 
     Attributes:
         model: Not compiled.
-        optimiser: Its learning rate is set at every step.
+        optimizer: Its learning rate is set at every step.
         scaler: Of mixed precision; it does nothing where there is none.
         steps: How many have been made.
     """
 
     def __init__(self, settings: Settings, task: Task, device: torch.device) -> None:
         self.model = task.build_model(settings.seed).to(device)
-        self.optimiser = build_optimiser(
-            settings.optimiser,
+        self.optimizer = build_optimizer(
+            settings.optimizer,
             self.model,
             lr=settings.lr,
             momentum=settings.momentum,
@@ -158,7 +158,7 @@ class Learner:
     @property
     def lr(self) -> float:
         """The learning rate of the last step."""
-        return float(self.optimiser.param_groups[0]["lr"])
+        return float(self.optimizer.param_groups[0]["lr"])
 
     @property
     def result(self) -> nn.Module:
@@ -180,13 +180,13 @@ class Learner:
         self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
 
     def step(self, done: float, scale: float) -> None:
-        """A step of the optimiser, when this share of all steps is done; `scale` is the policy's for its rate."""
+        """A step of the optimizer, when this share of all steps is done; `scale` is the policy's for its rate."""
         lr = self._settings.lr * SCHEDULES[self._settings.schedule](done) * scale
-        for parameters in self.optimiser.param_groups:
+        for parameters in self.optimizer.param_groups:
             parameters["lr"] = lr
-        self.scaler.step(self.optimiser)
+        self.scaler.step(self.optimizer)
         self.scaler.update()
-        self.optimiser.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad(set_to_none=True)
         self.steps += 1
         if self._average is not None:
             self._average.add(self.model, lr)
@@ -200,7 +200,7 @@ class Learner:
         """What a resumed run needs, but for the number of steps."""
         return {
             "model": self.model.state_dict(),
-            "optimiser": self.optimiser.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
             "scaler": self.scaler.state_dict(),
             "average": None if self._average is None else self._average.state_dict(),
         }
@@ -208,7 +208,7 @@ class Learner:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Puts back what `state_dict` gave; other entries are left alone."""
         self.model.load_state_dict(state["model"])
-        self.optimiser.load_state_dict(state["optimiser"])
+        self.optimizer.load_state_dict(state["optimizer" if "optimizer" in state else "optimiser"])
         self.scaler.load_state_dict(state["scaler"])
         if self._average is not None:
             self._average.load_state_dict(state["average"])
@@ -297,7 +297,7 @@ class Training:
         self._command = command
         self._watch = watch
         self._log = RunLog(folder)
-        self._board = Board(folder / "tensorboard") if tensorboard else None
+        self._board = TensorBoardLogger(folder / "tensorboard") if tensorboard else None
         self._static = static
         self._policy = policy_of(settings) if static is None else static.policy
         labels = getattr(task, "labels", None)
@@ -312,7 +312,7 @@ class Training:
             self._batch_size, self._lr_factor = self._pruner.same_steps(settings.batch_size)
         if self._drop_last:
             check_full_batch(self._pruner, self._batch_size, settings.label)
-        self._learner = Learner(settings, task, device)
+        self._learner = TrainState(settings, task, device)
         self._generators = GlobalGenerators.seeded(settings.seed, device)  # to begin with
         self._diagnosis = Diagnosis(self._pruner, self._learner.model, task, settings, folder, closeness=diagnose)
         self._total_steps = self._steps_known()
@@ -398,7 +398,7 @@ class Training:
         return went_on
 
     def _one_step(self, batches: Any, batches_in_epoch: int, scale: float) -> bool:
-        """Up to `accumulate` batches and one step of the optimiser; False at the end of the epoch."""
+        """Up to `accumulate` batches and one step of the optimizer; False at the end of the epoch."""
         group = self.settings.accumulate
         first = self._batch - self._batch % group
         parts = max(1, min(group, batches_in_epoch - first))
@@ -482,7 +482,7 @@ class Training:
         diagnosis = self._diagnosis.epoch(number, self._watch_time)
         report = self._pruner.report()
         samples, seconds = self._epoch_start
-        self._watch_time.settle()  # or an epoch would have the overhead of the one before
+        self._watch_time.flush()  # or an epoch would have the overhead of the one before
         told: dict[str, Any] = {name: report[name] for name in _REPORTED}
         told.update(self._watch_time.since(seconds))
         told.update(epoch=number, samples=self._samples - samples, loss=loss, metric=metric, **diagnosis)
@@ -523,7 +523,7 @@ class Training:
     # -- checkpoints ---------------------------------------------------------------------------------------------
 
     def _save(self) -> None:
-        self._watch_time.settle()
+        self._watch_time.flush()
         generators = GlobalGenerators.now(self._device)
         state = {
             "settings": self.settings.as_dict(),

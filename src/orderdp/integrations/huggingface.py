@@ -21,7 +21,7 @@ from orderdp.integrations.huggingface_checks import check_loss_behind, check_tra
 from orderdp.integrations.huggingface_losses import output_losses, told
 from orderdp.integrations.huggingface_own_loss import OwnLoss
 from orderdp.pruner import Pruner
-from orderdp.samplers import BatchCursor, PrunedBatchSampler, check_length
+from orderdp.samplers import BatchIterator, PrunedBatchSampler, check_length
 
 if TYPE_CHECKING:
     from transformers import Trainer as _Trainer
@@ -56,7 +56,7 @@ class EpochSampler(Sampler[int]):
 
     def __iter__(self) -> Iterator[int]:
         cursor = iter(self._steps)
-        assert isinstance(cursor, BatchCursor)
+        assert isinstance(cursor, BatchIterator)
         cursor.load_state_dict({**cursor.state_dict(), "position": 0})
         return chain.from_iterable(cursor)
 
@@ -129,7 +129,7 @@ class PruningMixin(_Trainer):
             compare=sample_losses is None and not replaced, rough=self.accelerator.mixed_precision != "no"
         )
         self._train_set: Indexed | None = None
-        self._step = (1, 0)  # batches and samples of the optimiser step
+        self._step = (1, 0)  # batches and samples of the optimizer step
         self._waits = getattr(pruner.policy, "needs_feedback", True)  # for the first losses to come back
         self._kept_before: float | None = None
         # Where a model does so, the Trainer takes its loss for divided by the tokens of all accumulated batches.
@@ -173,7 +173,7 @@ class PruningMixin(_Trainer):
     # -- losses --------------------------------------------------------------------------------------------------
 
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
-        """The batches of one optimiser step; notes how many samples they have."""
+        """The batches of one optimizer step; notes how many samples they have."""
         if self._waits:
             self._check_feedback()
         batches, items = super().get_batch_samples(*args, **kwargs)

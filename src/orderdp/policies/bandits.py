@@ -1,4 +1,4 @@
-"""EpsilonGreedy: mostly the largest average losses, some at random."""
+"""Policies that treat samples as arms of a bandit: epsilon-greedy and UCB."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class EpsilonGreedy:
         """The nearest whole number to the share kept."""
         return count_kept(n, self.prune_ratio)
 
-    def remember(self, rows: Rows, losses: torch.Tensor) -> dict[str, torch.Tensor]:
+    def compute_columns(self, rows: Rows, losses: torch.Tensor) -> dict[str, torch.Tensor]:
         """An exponential average."""
         return mean_only(rows, losses, self.alpha)
 
@@ -84,7 +84,7 @@ class UCB:
         """The nearest whole number to the share kept."""
         return count_kept(n, self.prune_ratio)
 
-    def remember(self, rows: Rows, losses: torch.Tensor) -> dict[str, torch.Tensor]:
+    def compute_columns(self, rows: Rows, losses: torch.Tensor) -> dict[str, torch.Tensor]:
         """Exponential averages of the loss and of its variance."""
         return mean_and_variance(rows, losses, self.alpha)
 

@@ -1,4 +1,4 @@
-"""FullData: nothing is left out."""
+"""Policies that do not look at losses: all data, random draws, RS2, fixed selections, functions, replayed plans."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""InfoBatch: part of the samples below the mean loss is left out, and the rest of them counts more."""
+"""InfoBatch and its relatives: SeTa and RePB."""
 
 from __future__ import annotations
 
@@ -286,7 +286,7 @@ class RePB:
         """The probability of being left out."""
         return self.rho
 
-    def remember(self, rows: Rows, losses: torch.Tensor) -> dict[str, torch.Tensor]:
+    def compute_columns(self, rows: Rows, losses: torch.Tensor) -> dict[str, torch.Tensor]:
         """The loss, and the epoch where it was at least the mean of its batch."""
         mean = losses.mean()
         above = losses >= mean - _ROUNDING * mean.abs()

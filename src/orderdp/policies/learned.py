@@ -167,7 +167,7 @@ class _Learning:
         return tuple(getattr(self.learned, "columns", ()))
 
     @property
-    def remember(self) -> Any:
+    def compute_columns(self) -> Any:
         """The loss, and the first one where the threshold asks for it; None where the loss is all."""
         return _with_first_loss if self.columns else None
 
@@ -398,7 +398,7 @@ class Kakurenbo:
         """1 / (1 - share left out)."""
         return n / kept
 
-    def remember(
+    def compute_columns(
         self, rows: Rows, losses: torch.Tensor, *, correct: torch.Tensor, confidence: torch.Tensor
     ) -> dict[str, torch.Tensor]:
         """The loss, and what was predicted how surely."""
@@ -449,7 +449,7 @@ class InstanceEarlyStopping:
         """At least what comes back where all are skipped."""
         return max(1, self._returning(n)), n
 
-    def remember(self, rows: Rows, losses: torch.Tensor) -> dict[str, torch.Tensor]:
+    def compute_columns(self, rows: Rows, losses: torch.Tensor) -> dict[str, torch.Tensor]:
         """The loss, and the two before it."""
         return {"score": losses, "previous": rows["score"], "before_previous": rows["previous"]}
 

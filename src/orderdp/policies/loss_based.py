@@ -1,4 +1,4 @@
-"""Adaptive: as much pruning as the losses allow."""
+"""Policies that go by losses or their ranks: adaptive, calibrated, selective backprop, online batch selection."""
 
 from __future__ import annotations
 

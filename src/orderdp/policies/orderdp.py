@@ -1,6 +1,6 @@
-"""Which positions of a pool are kept: the OrderDP family.
+"""OrderDP: a uniform pool, and of it the samples that a rank rule keeps; by default those with the largest losses.
 
-A rule sees the scores of a pool, -inf for what is outside it and +inf for what was never seen. Unseen samples come
+A rank rule sees the scores of a pool, -inf for what is outside it and +inf for what was never seen. Unseen samples come
 first whatever the rule: one that keeps the easiest would otherwise never see them.
 """
 
@@ -29,7 +29,7 @@ __all__ = ["Bottom", "Mixed", "Moving", "OrderDP", "RankRule", "Top", "Trimmed",
 class RankRule(Protocol):
     """Chooses q of a pool."""
 
-    def choose(self, pooled: np.ndarray, q: int, context: Context) -> np.ndarray:
+    def select(self, pooled: np.ndarray, q: int, context: Context) -> np.ndarray:
         """Indices of the `q` samples kept of the pool. May use the memory of `pooled`."""
         ...
 
@@ -42,7 +42,7 @@ class RankRule(Protocol):
 class Top:
     """The largest losses."""
 
-    def choose(self, pooled: np.ndarray, q: int, context: Context) -> np.ndarray:
+    def select(self, pooled: np.ndarray, q: int, context: Context) -> np.ndarray:
         """The `q` largest."""
         return draw.top_of_pool(pooled, q, tie_key(context))
 
@@ -55,7 +55,7 @@ class Top:
 class Bottom:
     """The smallest losses."""
 
-    def choose(self, pooled: np.ndarray, q: int, context: Context) -> np.ndarray:
+    def select(self, pooled: np.ndarray, q: int, context: Context) -> np.ndarray:
         """The `q` smallest; unseen ones before them."""
         np.negative(pooled, out=pooled, where=np.isfinite(pooled))
         return draw.top_of_pool(pooled, q, tie_key(context))
@@ -78,7 +78,7 @@ class Trimmed:
     def __post_init__(self) -> None:
         check_ratio("share", self.share)
 
-    def choose(self, pooled: np.ndarray, q: int, context: Context) -> np.ndarray:
+    def select(self, pooled: np.ndarray, q: int, context: Context) -> np.ndarray:
         """The `q` largest of what is left; unseen ones before them."""
         seen = np.where(np.isposinf(pooled), np.float32(-np.inf), pooled)
         in_pool, n_seen = int((pooled > -np.inf).sum()), int((seen > -np.inf).sum())
@@ -111,7 +111,7 @@ class Mixed:
         if abs(self.top + self.uniform - 1) > 1e-9:
             raise ConfigError(f"top and uniform must add up to 1, got {self.top} and {self.uniform}.")
 
-    def choose(self, pooled: np.ndarray, q: int, context: Context) -> np.ndarray:
+    def select(self, pooled: np.ndarray, q: int, context: Context) -> np.ndarray:
         """The largest, and some of the others."""
         by_loss = round(self.top * q)
         best = draw.top_of_pool(pooled, by_loss, tie_key(context)) if by_loss else np.empty(0, dtype=np.int64)
@@ -149,9 +149,9 @@ class Moving:
         top = self.start + (self.end - self.start) * min(1.0, done)
         return Mixed(top=top, uniform=1 - top)
 
-    def choose(self, pooled: np.ndarray, q: int, context: Context) -> np.ndarray:
+    def select(self, pooled: np.ndarray, q: int, context: Context) -> np.ndarray:
         """As the mix of this epoch."""
-        return self.at(context).choose(pooled, q, context)
+        return self.at(context).select(pooled, q, context)
 
     def positions(self, s: int, q: int, context: Context) -> theory.RankRule:
         """As the mix of this epoch."""
@@ -321,7 +321,7 @@ class OrderDP:
         s, q = self.sizes(context.n)
         if s == q:  # the whole pool is kept, whatever its scores
             return Selection(self.candidates(context))
-        kept = shuffled(self.rule.choose(draw.pool_scores(table["score"], s, streams(context)), q, context), context)
+        kept = shuffled(self.rule.select(draw.pool_scores(table["score"], s, streams(context)), q, context), context)
         return Selection(kept, self._weights(table["score"], s, q, context)[kept] if self.unbiased else None)
 
     def candidates(self, context: Context) -> np.ndarray:
@@ -329,13 +329,13 @@ class OrderDP:
         s, _ = self.sizes(context.n)
         return shuffled(np.flatnonzero(draw.pool_mask(context.n, s, streams(context))), context)
 
-    def pick(self, part: np.ndarray, scores: np.ndarray, count: int, context: Context) -> np.ndarray:
+    def select_from(self, part: np.ndarray, scores: np.ndarray, count: int, context: Context) -> np.ndarray:
         """The `count` that the rule keeps of one step's share of the pool."""
         if self.rule == Top():
             return draw.top_of_part(part, scores, count, tie_key(context))
         # The rule works by position in the share, so its streams must differ between steps: by the first candidate.
         here = Context(len(part), context.epoch, key64(context.seed, "part", int(part[0])), context.epochs)
-        kept: np.ndarray = part[self.rule.choose(scores.copy(), count, here)]
+        kept: np.ndarray = part[self.rule.select(scores.copy(), count, here)]
         return kept
 
     def _weights(self, scores: np.ndarray, s: int, q: int, context: Context) -> np.ndarray:

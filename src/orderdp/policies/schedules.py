@@ -12,7 +12,7 @@ from orderdp._validation import check_ratio, checked_name, is_count
 from orderdp.errors import ConfigError
 from orderdp.policies._selection import has_ratio, with_ratio
 from orderdp.policies.baselines import FullData
-from orderdp.policies.wrappers import Wrapping
+from orderdp.policies.wrappers import PolicyWrapper
 from orderdp.policy import Context, Policy, Selection, Table, describe, nominal_ratio, size_bounds
 
 __all__ = [
@@ -156,7 +156,7 @@ class RatioFunction:
 
 
 @dataclass(frozen=True)
-class Scheduled(Wrapping):
+class Scheduled(PolicyWrapper):
     """A policy whose prune ratio follows a schedule. Its sizes, and so its steps, stay exact.
 
     >>> from orderdp.policies.orderdp import OrderDP

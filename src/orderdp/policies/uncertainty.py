@@ -1,4 +1,4 @@
-"""Active bias: samples whose predicted probability has varied count for more."""
+"""Policies that go by how predictions vary: active bias and dynamic uncertainty."""
 
 from __future__ import annotations
 
@@ -56,7 +56,9 @@ class ActiveBias:
         """The nearest whole number to the share kept."""
         return count_kept(n, self.prune_ratio)
 
-    def remember(self, rows: Rows, losses: torch.Tensor, *, probability: torch.Tensor) -> dict[str, torch.Tensor]:
+    def compute_columns(
+        self, rows: Rows, losses: torch.Tensor, *, probability: torch.Tensor
+    ) -> dict[str, torch.Tensor]:
         """Running mean and spread of the probability."""
         history = rows["history"] + 1
         distance = probability - rows["probability_mean"]
@@ -135,7 +137,9 @@ class DynamicUncertainty:
         first = self.window if self.warm_up is None else self.warm_up
         return n if context.epoch < first else count_kept(n, self.prune_ratio)
 
-    def remember(self, rows: Rows, losses: torch.Tensor, *, probability: torch.Tensor) -> dict[str, torch.Tensor]:
+    def compute_columns(
+        self, rows: Rows, losses: torch.Tensor, *, probability: torch.Tensor
+    ) -> dict[str, torch.Tensor]:
         """The probability in its place of the ring; a full ring adds its deviation to the sum."""
         history = rows["history"]
         new: dict[str, torch.Tensor] = {"score": losses, "history": history + 1}

@@ -1,4 +1,4 @@
-"""What policies that wrap another have in common: they hand on what it remembers."""
+"""Policies around another policy: budgets, uniform tails, class balance."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from orderdp.policy import (
     total_samples,
 )
 
-__all__ = ["Balanced", "Budget", "UniformTail", "Wrapping", "refuse_budget"]
+__all__ = ["Balanced", "Budget", "PolicyWrapper", "UniformTail", "refuse_budget"]
 
 
-class Wrapping:
+class PolicyWrapper:
     """A policy round another one, which it calls ``policy``."""
 
     policy: Policy
@@ -46,9 +46,9 @@ class Wrapping:
         return bool(getattr(self.policy, "needs_feedback", True))
 
     @property
-    def remember(self) -> Callable[..., Mapping[str, Any]] | None:
+    def compute_columns(self) -> Callable[..., Mapping[str, Any]] | None:
         """As the policy does."""
-        own: Callable[..., Mapping[str, Any]] | None = getattr(self.policy, "remember", None)
+        own: Callable[..., Mapping[str, Any]] | None = getattr(self.policy, "compute_columns", None)
         return own
 
     def total(self, n: int, epochs: int | None) -> int | None:
@@ -67,7 +67,7 @@ class Wrapping:
 
 
 @dataclass(frozen=True, init=False, repr=False)
-class Budget(Wrapping):
+class Budget(PolicyWrapper):
     """Training ends when a share of the samples of full training is spent, however many epochs that takes.
 
     ::
@@ -211,7 +211,7 @@ def refuse_budget(policy: object, reason: str) -> None:
 
 
 @dataclass(frozen=True)
-class UniformTail(Wrapping):
+class UniformTail(PolicyWrapper):
     """A policy; and in the last share of training, as many samples as it would keep, drawn uniformly from all.
 
     Keeping the hardest samples harms most at the end, when the learning rate is small and what is trained on last is
@@ -272,7 +272,7 @@ class UniformTail(Wrapping):
 
 
 @dataclass(frozen=True)
-class Balanced(Wrapping):
+class Balanced(PolicyWrapper):
     """A policy applied to each class by itself, so that every class keeps its share of the data.
 
     Budgets are proportional to the classes' sizes and add up to exactly what the policy keeps without them.
@@ -289,7 +289,7 @@ class Balanced(Wrapping):
     policy: Policy
 
     def __post_init__(self) -> None:
-        if isinstance(self.policy, Wrapping):
+        if isinstance(self.policy, PolicyWrapper):
             raise ConfigError(
                 f"class balance goes inside: Scheduled(Balanced(policy), schedule), got Balanced of {self.policy!r}."
             )

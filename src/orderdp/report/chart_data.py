@@ -1,4 +1,4 @@
-"""What a row of a comparison is called and how it looks, the same in the table and in every chart."""
+"""Numbers of the charts, and how each method looks in all of them."""
 
 from __future__ import annotations
 

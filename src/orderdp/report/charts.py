@@ -1,4 +1,4 @@
-"""Charts as files. Altair describes them, vl-convert draws them; neither needs a browser."""
+"""Charts of a comparison. Altair describes them, vl-convert draws them; neither needs a browser."""
 
 from __future__ import annotations
 

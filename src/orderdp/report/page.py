@@ -1,4 +1,4 @@
-"""The page: one file with everything in it, which loads nothing and runs nothing that came with the data."""
+"""The report: one HTML file with everything in it, Markdown, and charts as files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables in a terminal: by rich where it is installed, plain otherwise."""
+"""Tables of a comparison, for the terminal and the report."""
 
 from __future__ import annotations
 

@@ -16,19 +16,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from orderdp.streaming.growing import GrowingPruner
     from orderdp.streaming.key_filter import KeyFilter
-    from orderdp.streaming.one_pass import OnePass, TopHeap
-    from orderdp.streaming.worker_channel import Gate, KeptStream
+    from orderdp.streaming.one_pass import OnePass, TopK
+    from orderdp.streaming.worker_channel import FilteredIterableDataset, KeyFilterStage
 
-__all__ = ["Gate", "GrowingPruner", "KeptStream", "KeyFilter", "OnePass", "TopHeap"]
+__all__ = ["FilteredIterableDataset", "GrowingPruner", "KeyFilter", "KeyFilterStage", "OnePass", "TopK"]
 
 
 _HOMES = {
-    "Gate": "worker_channel",
+    "KeyFilterStage": "worker_channel",
     "GrowingPruner": "growing",
-    "KeptStream": "worker_channel",
+    "FilteredIterableDataset": "worker_channel",
     "KeyFilter": "key_filter",
     "OnePass": "one_pass",
-    "TopHeap": "one_pass",
+    "TopK": "one_pass",
 }
 
 

@@ -1,4 +1,4 @@
-"""Roster: which samples of a data set are there, where some come later and some go."""
+"""GrowingPruner: a data set to which samples are added, and of which some are removed, during training."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from orderdp.policy import Context, Policy, Selection, Table, describe, nominal_
 from orderdp.pruner import Pruner, checked_policy
 from orderdp.score_table import mean_age
 
-__all__ = ["GrowingPruner", "LiveTable", "Roster"]
+__all__ = ["ActiveIndices", "ActiveTableView", "GrowingPruner"]
 
 
-class Roster:
+class ActiveIndices:
     """Who is there.
 
     Args:
@@ -89,7 +89,7 @@ class Roster:
         return {"n": self.n, "removed": gone, "history": [list(entry) for entry in self._history]}
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Any], n: int) -> Roster:
+    def from_state(cls, state: Mapping[str, Any], n: int) -> ActiveIndices:
         """The roster that `state` describes, for a data set that may have grown to `n` since."""
         gone = state["removed"].cpu().numpy()
         if len(gone) and not (gone.min() >= 0 and gone.max() < n):
@@ -101,12 +101,12 @@ class Roster:
         roster._history = [[int(epoch), int(live)] for epoch, live in state["history"]]
         return roster
 
-    def take_over(self, other: Roster) -> None:
+    def take_over(self, other: ActiveIndices) -> None:
         """Becomes as the other is."""
         self._flags, self.n, self.live, self._history = other._flags, other.n, other.live, other._history
 
 
-class LiveTable:
+class ActiveTableView:
     """A table that shows the rows of the samples that are there.
 
     Args:
@@ -149,8 +149,8 @@ class GrowingPruner(Pruner):
         if options.get("labels") is not None:
             raise ConfigError("a GrowingPruner takes no labels: it would not know those of samples to come.")
         refuse_budget(policy, "a data set that grows has no number of samples to take it of")
-        self._roster = Roster(length_of(dataset_or_length))
-        kind = LiveStepwise if getattr(checked_policy(policy), "every", "epoch") == "batch" else LivePolicy
+        self._roster = ActiveIndices(length_of(dataset_or_length))
+        kind = ActivePerBatchPolicy if getattr(checked_policy(policy), "every", "epoch") == "batch" else ActivePolicy
         super().__init__(kind(policy, self._roster), dataset_or_length, **options)
         self._chooser = policy
         self.copied = 0  # values that were moved to make room
@@ -259,7 +259,7 @@ class GrowingPruner(Pruner):
         try:
             here: dict[str, Any] = on_host(state)
             longer = _lengthened(here, self.n, self._table.declared)
-            roster = Roster.from_state(here["roster"], self.n)
+            roster = ActiveIndices.from_state(here["roster"], self.n)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             if isinstance(error, StateError):
                 raise
@@ -269,11 +269,11 @@ class GrowingPruner(Pruner):
         try:
             super().load_state_dict({name: part for name, part in longer.items() if name != "roster"})
         except Exception:
-            self._roster.take_over(Roster.from_state(before, self.n))
+            self._roster.take_over(ActiveIndices.from_state(before, self.n))
             raise
 
 
-class LivePolicy:
+class ActivePolicy:
     """A policy that is shown the samples that are there, and is otherwise the one inside.
 
     Args:
@@ -281,7 +281,7 @@ class LivePolicy:
         roster: Who is there.
     """
 
-    def __init__(self, inner: Policy, roster: Roster) -> None:
+    def __init__(self, inner: Policy, roster: ActiveIndices) -> None:
         self._inner, self._roster = inner, roster
 
     def __repr__(self) -> str:
@@ -314,14 +314,14 @@ class LivePolicy:
         """How many samples there are to draw from."""
         return self._roster.live
 
-    def begins(self, epoch: int) -> None:
+    def on_epoch_start(self, epoch: int) -> None:
         """That epoch is drawn next, and in earnest."""
         self._roster.note(epoch)
 
     def select(self, table: Table, context: Context) -> Selection:
         """Draws among the samples that are there."""
         places = self._roster.places()
-        shown = table if places is None else LiveTable(table, places)
+        shown = table if places is None else ActiveTableView(table, places)
         selection = self._inner.select(shown, self._here(context))
         return selection if places is None else Selection(places[selection.indices], selection.weights)
 
@@ -329,7 +329,7 @@ class LivePolicy:
         return replace(context, n=self._roster.live)
 
 
-class LiveStepwise(LivePolicy):
+class ActivePerBatchPolicy(ActivePolicy):
     """The same for a policy that chooses at every step."""
 
     every = "batch"
@@ -340,9 +340,9 @@ class LiveStepwise(LivePolicy):
         candidates: np.ndarray = drawn if places is None else places[drawn]
         return candidates
 
-    def pick(self, part: np.ndarray, scores: np.ndarray, count: int, context: Context) -> np.ndarray:
+    def select_from(self, part: np.ndarray, scores: np.ndarray, count: int, context: Context) -> np.ndarray:
         """The choice of the policy inside."""
-        picked: np.ndarray = self._inner.pick(part, scores, count, self._here(context))  # type: ignore[attr-defined]
+        picked: np.ndarray = self._inner.select_from(part, scores, count, self._here(context))  # type: ignore[attr-defined]
         return picked
 
 

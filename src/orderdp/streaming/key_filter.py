@@ -1,7 +1,4 @@
-"""How a policy draws from keys: those known to be in the stream are its data set, in the order of their fingerprints.
-
-That order is the same whatever order the keys came in, so workers, ranks and shuffled shards change nothing.
-"""
+"""KeyFilter: drops samples of a stream by key, before they are decoded."""
 
 from __future__ import annotations
 
@@ -20,22 +17,22 @@ import torch
 
 from orderdp._draw import key64
 from orderdp._validation import checked_epochs, checked_group, checked_seed, is_count
-from orderdp._warnings import say_nonfinite
+from orderdp._warnings import warn_nonfinite
 from orderdp.errors import ConfigError, DatasetError, NoFeedbackWarning, StateError, UnsyncedStateWarning
 from orderdp.policies.wrappers import refuse_budget
 from orderdp.policy import Context, Policy, describe, nominal_ratio
 from orderdp.pruner import checked_losses, checked_policy, checked_scores
 from orderdp.streaming.fingerprints import fingerprints, is_drawn, share_threshold
 from orderdp.streaming.key_sync import ITER, SYNC, Setup, exchange_parts, same_everywhere
-from orderdp.streaming.key_table import BY_RULE, KeyMemory, KeyTable, named, raise_for_repeats
+from orderdp.streaming.key_table import BY_RULE, KeyStats, KeyTable, named, raise_for_repeats
 from orderdp.streaming.worker_channel import (
-    NOBODY_ASKS,
-    Decisions,
-    Gate,
-    KeptStream,
+    NO_DECISIONS,
+    FilteredIterableDataset,
+    KeepMask,
+    KeyFilterStage,
     KeyOf,
-    Looked,
-    Noticeboard,
+    ScannedKeys,
+    WorkerChannel,
     check_nothing_is_skipped,
 )
 
@@ -87,7 +84,7 @@ def checked_for_keys(policy: Policy) -> Policy:
             'Use every="epoch".'
         )
     extra: Sequence[object] = tuple(getattr(policy, "columns", ()))
-    if extra or getattr(policy, "remember", None) is not None:
+    if extra or getattr(policy, "compute_columns", None) is not None:
         raise ConfigError(
             f"a table of keys remembers the last loss and nothing else, and {type(policy).__name__} wants more. Use "
             "OrderDP, or a Pruner over data that have an index."
@@ -180,7 +177,7 @@ class KeyState(NamedTuple):
     drawn: bool
     weighted: bool
     trained: int
-    memory: KeyMemory
+    memory: KeyStats
 
     def as_dict(self, *, unsynced: bool) -> dict[str, Any]:
         """Tensors and plain values.
@@ -203,7 +200,7 @@ class KeyState(NamedTuple):
                 drawn=bool(state["drawn"]),
                 weighted=bool(state["weighted"]),
                 trained=int(state["trained"]),
-                memory=KeyMemory.from_state(state["memory"]),
+                memory=KeyStats.from_state(state["memory"]),
             )
         except StateError:
             raise
@@ -283,7 +280,7 @@ class KeyFilter:
         self._strict, self._raise_on_nan = duplicates == "raise", on_nan == "raise"
         self._exchanges, self._group = bool(exchange), checked_group(process_group)
         self.epoch = 0
-        self._memory = KeyMemory()
+        self._memory = KeyStats()
         self._drawn = False  # whether it has been decided about this epoch
         self._weighted = False
         self._trained = 0  # samples of this epoch that have been trained on
@@ -292,26 +289,26 @@ class KeyFilter:
         self._done = _NONE  # what had been trained on when the epoch was loaded
         self._loaded = False  # whether no pass has come to its end since a state was loaded
         self._known = _NONE  # what all ranks knew when the epoch began
-        self._looked: Looked | None = None  # what the last epoch has looked at, until the ranks have met
-        self._opening = NOBODY_ASKS
+        self._looked: ScannedKeys | None = None  # what the last epoch has looked at, until the ranks have met
+        self._opening = NO_DECISIONS
         self._said_nonfinite = 0
         self._exchanged_bytes = 0
         self._warned_unsynced = False
         home = Path(tempfile.mkdtemp(prefix="orderdp-", dir=folder))
         weakref.finalize(self, _remove, home, os.getpid())
-        self._board = Noticeboard(home)
+        self._board = WorkerChannel(home)
         self._board.post(self._decisions())
         #: A stage of a pipeline: ``keys.gate(samples)`` are those that are kept. It goes to workers by itself.
-        self.gate = Gate(self._board, key)
+        self.gate = KeyFilterStage(self._board, key)
 
     def __repr__(self) -> str:
         return f"KeyFilter({describe(self.policy)}, seed={self.seed}, epoch={self.epoch})"
 
     # -- going through the stream ------------------------------------------------------------------------------
 
-    def only(self, stream: Iterable[Any]) -> KeptStream:
+    def only(self, stream: Iterable[Any]) -> FilteredIterableDataset:
         """What is kept of any iterable that can be gone through again, as a data set for a DataLoader."""
-        return KeptStream(stream, self.gate)
+        return FilteredIterableDataset(stream, self.gate)
 
     def one_epoch(self, loader: Iterable[Any]) -> Iterator[Any]:
         """Decides about this epoch, then hands out what `loader` does, to its end. In a process group a collective.
@@ -360,14 +357,14 @@ class KeyFilter:
         memory.kept_before = memory.kept
         self._drawn = True
 
-    def _decisions(self) -> Decisions:
+    def _decisions(self) -> KeepMask:
         """What is kept of the rest of this epoch: what has been trained on is not served again."""
         table = self._memory.table.arrays()
         done = table["seen"] == self.epoch
         told = done | (table["kept"] != BY_RULE)
         kept = (table["kept"] == 1) & ~done
         threshold = share_threshold(kept_share(self.policy, self._context(0)))
-        return Decisions(self._opening, self._hash_key, threshold, table["key"][told], kept[told].astype(np.uint8))
+        return KeepMask(self._opening, self._hash_key, threshold, table["key"][told], kept[told].astype(np.uint8))
 
     def _finish(self, served: int) -> None:
         """The loader has come to its end."""
@@ -443,9 +440,9 @@ class KeyFilter:
         return losses.mean() if losses.numel() else losses.sum()
 
     def _hear_complaints(self) -> None:
-        self._memory.settle()
+        self._memory.flush()
         new, self._said_nonfinite = self._memory.nonfinite - self._said_nonfinite, self._memory.nonfinite
-        say_nonfinite(new, as_error=self._raise_on_nan)
+        warn_nonfinite(new, as_error=self._raise_on_nan)
 
     def _hear_alone(self) -> None:
         if self._exchange() is None:  # processes complain together, when the next epoch begins
@@ -498,7 +495,7 @@ class KeyFilter:
 
     def scores_of(self, keys: Any) -> torch.Tensor:
         """The score of each key; infinite where it has never been trained on."""
-        self._memory.settle()
+        self._memory.flush()
         rows = self._memory.table.find(fingerprints(keys))
         known = np.append(self._memory.table["score"], np.float32(np.inf))
         return torch.from_numpy(known[rows])

@@ -1,8 +1,4 @@
-"""What ranks tell each other about keys when an epoch begins.
-
-Of keys trained on, fingerprint, score and counts, 20 bytes each; of keys looked at, a bit for each that all ranks know
-and eight bytes for each that is new.
-"""
+"""Synchronization of key filters: what ranks tell each other about keys when an epoch begins."""
 
 from __future__ import annotations
 

@@ -15,9 +15,9 @@ import torch
 from orderdp.errors import DatasetError, StateError
 from orderdp.streaming.fingerprints import collision_bound, listed
 from orderdp.streaming.key_sync import Part
-from orderdp.streaming.worker_channel import Looked
+from orderdp.streaming.worker_channel import ScannedKeys
 
-__all__ = ["BY_RULE", "KeyMemory", "KeyTable", "named", "raise_for_repeats"]
+__all__ = ["BY_RULE", "KeyStats", "KeyTable", "named", "raise_for_repeats"]
 
 
 #: The value of "kept" for keys that came after the draw: a hash decides about them.
@@ -192,13 +192,13 @@ class KeyTable:
 
 
 # Losses on a device are fetched so many steps at a time, because each fetch waits for the device.
-_SETTLE_EVERY = 64
+_FLUSH_EVERY = 64
 
 
 _NUMBERS = ("alive_from", "kept", "kept_before", "offered", "used", "nonfinite")
 
 
-class KeyMemory:
+class KeyStats:
     """What is known about the keys of a stream.
 
     Attributes:
@@ -252,14 +252,14 @@ class KeyMemory:
 
     def _write_soon(self, rows: np.ndarray, scores: torch.Tensor) -> None:
         if scores.device.type == "cpu":
-            self.settle()
+            self.flush()
             self._write(rows, scores.to(torch.float32).numpy())
             return
         self._waiting.append((rows, scores.clone()))  # its owner may use the memory again
-        if len(self._waiting) >= _SETTLE_EVERY:
-            self.settle()
+        if len(self._waiting) >= _FLUSH_EVERY:
+            self.flush()
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         """Writes the losses that were left on a device."""
         waiting, self._waiting = self._waiting, []
         for rows, scores in waiting:
@@ -303,14 +303,14 @@ class KeyMemory:
             "bytes_per_key": table.nbytes / max(1, len(table)),
         }
 
-    def part(self, looked: Looked | None, known: np.ndarray) -> Part:
+    def part(self, looked: ScannedKeys | None, known: np.ndarray) -> Part:
         """What this rank has to tell the others.
 
         Args:
             looked: What it has looked at, if it has come to the end of its stream.
             known: The sorted fingerprints that all ranks knew when the epoch began.
         """
-        self.settle()
+        self.flush()
         trained = np.concatenate([np.empty(0, np.uint64), *self._trained])
         marks, places = np.unique(np.concatenate([trained, *self._observed]), return_inverse=True)
         times = np.bincount(places[: len(trained)], minlength=len(marks))
@@ -389,14 +389,14 @@ class KeyMemory:
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors and numbers."""
-        self.settle()
+        self.flush()
         arrays = self.table.arrays()
         columns = {name: torch.from_numpy(_signed(values)) for name, values in arrays.items()}
         numbers = {name: getattr(self, name) for name in _NUMBERS}
         return {"columns": columns, **numbers}
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> KeyMemory:
+    def from_state(cls, state: Mapping[str, Any]) -> KeyStats:
         """What `state` describes, checked."""
         arrays = {name: values.cpu().numpy() for name, values in state["columns"].items()}
         if "key" not in arrays or arrays["key"].dtype != np.int64:

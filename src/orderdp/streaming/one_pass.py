@@ -1,4 +1,4 @@
-"""TopHeap: the q hardest of candidates that come one at a time."""
+"""OnePass: data that are seen once; of every window of candidates the hardest are trained on."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from orderdp._draw import key64, top_of_part
 from orderdp._validation import checked_seed, is_count
 from orderdp.errors import ConfigError, DatasetError, FeedbackError, StateError
 
-__all__ = ["OnePass", "TopHeap"]
+__all__ = ["OnePass", "TopK"]
 
 
 _Item = TypeVar("_Item")
 
 
-class TopHeap(Generic[_Item]):
+class TopK(Generic[_Item]):
     """Keeps the `q` candidates with the largest scores; memory for `q`, whatever their number.
 
     A candidate that is too easy costs one comparison; one that is kept O(log q), and one where q = 1. Equal scores are

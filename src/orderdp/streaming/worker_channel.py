@@ -1,9 +1,4 @@
-"""Places: loaders and streams that remember how far they have come, as torchdata's StatefulDataLoader does.
-
-Such a loader goes on in one of two ways. It gives a data set its old state back; or, where that has none, it goes
-through the first batches again and throws them away. A filter that goes on does not serve these batches a second
-time, so a loader that throws batches away would lose samples that nobody has trained on.
-"""
+"""How decisions about keys reach the worker processes of a loader, and what workers do with them."""
 
 from __future__ import annotations
 
@@ -23,13 +18,13 @@ from orderdp.errors import DatasetError, StateError
 from orderdp.streaming.fingerprints import fingerprint, is_drawn
 
 __all__ = [
-    "NOBODY_ASKS",
-    "Decisions",
-    "Gate",
-    "KeptStream",
+    "NO_DECISIONS",
+    "FilteredIterableDataset",
+    "KeepMask",
+    "KeyFilterStage",
     "KeyOf",
-    "Looked",
-    "Noticeboard",
+    "ScannedKeys",
+    "WorkerChannel",
     "check_nothing_is_skipped",
     "has_place",
 ]
@@ -60,14 +55,14 @@ def check_nothing_is_skipped(loader: Any) -> None:
 
 
 #: The opening of decisions that were made before the first epoch: what is looked at by them is not reported.
-NOBODY_ASKS = 0
+NO_DECISIONS = 0
 
 
 _MASK = (1 << 64) - 1
 
 
 @dataclass(frozen=True, eq=False)
-class Decisions:
+class KeepMask:
     """What is kept.
 
     Attributes:
@@ -108,14 +103,14 @@ def _hash(mark: int, key: int) -> int:
     return h ^ (h >> 31)
 
 
-class Looked(NamedTuple):
+class ScannedKeys(NamedTuple):
     """What the passes through a stream have looked at, and whether all that began came to their end."""
 
     marks: np.ndarray
     whole: bool
 
 
-class Noticeboard:
+class WorkerChannel:
     """The folder, from either side.
 
     Args:
@@ -127,7 +122,7 @@ class Noticeboard:
 
     # -- the filter's side -------------------------------------------------------------------------------------
 
-    def post(self, decisions: Decisions) -> None:
+    def post(self, decisions: KeepMask) -> None:
         """Makes these the decisions that hold; what was there before is removed."""
         old = [path for path in self._folder.iterdir() if path.name != "current.json"]
         for name, values in (("known", decisions.known), ("kept", decisions.kept)):
@@ -138,24 +133,24 @@ class Noticeboard:
             if path not in (self._path("known", decisions.opening), self._path("kept", decisions.opening)):
                 path.unlink(missing_ok=True)
 
-    def collect(self, opening: int) -> Looked:
+    def collect(self, opening: int) -> ScannedKeys:
         """What was looked at under these decisions until now."""
         parts = [np.load(path) for path in sorted(self._folder.glob(f"looked-{opening}-*.npy"))]
         unfinished = any(self._folder.glob(f"begun-{opening}-*"))
-        return Looked(np.concatenate([np.empty(0, np.uint64), *parts]), bool(parts) and not unfinished)
+        return ScannedKeys(np.concatenate([np.empty(0, np.uint64), *parts]), bool(parts) and not unfinished)
 
     # -- the workers' side -------------------------------------------------------------------------------------
 
-    def read(self) -> Decisions:
+    def read(self) -> KeepMask:
         """The decisions that hold now."""
         head = json.loads((self._folder / "current.json").read_text())
         known, kept = (np.load(self._path(name, head["opening"]), mmap_mode="r") for name in ("known", "kept"))
-        return Decisions(**head, known=known.view(np.ndarray), kept=kept.view(np.ndarray))
+        return KeepMask(**head, known=known.view(np.ndarray), kept=kept.view(np.ndarray))
 
     def begin(self, opening: int) -> str:
         """Somebody begins to go through their part of the stream; returns a name for it."""
         name = f"{opening}-{uuid.uuid4().hex}"
-        if opening != NOBODY_ASKS:
+        if opening != NO_DECISIONS:
             (self._folder / f"begun-{name}").touch()
         return name
 
@@ -178,7 +173,7 @@ class Noticeboard:
 KeyOf = str | int | Callable[[Any], Any]
 
 
-class Gate:
+class KeyFilterStage:
     """A stage of a pipeline: takes an iterable of samples, gives those that are kept this epoch.
 
     Args:
@@ -186,7 +181,7 @@ class Gate:
         key: Where a sample's key is: the name of an entry, a position in a tuple, or a function of the sample.
     """
 
-    def __init__(self, board: Noticeboard, key: KeyOf) -> None:
+    def __init__(self, board: WorkerChannel, key: KeyOf) -> None:
         self._board = board
         self._key = key
 
@@ -216,7 +211,7 @@ class Gate:
             ) from None
 
 
-class KeptStream(IterableDataset[Any]):
+class FilteredIterableDataset(IterableDataset[Any]):
     """What is kept of a stream, as a data set that a DataLoader takes. It can be gone through again and again.
 
     Args:
@@ -224,7 +219,7 @@ class KeptStream(IterableDataset[Any]):
         gate: Lets samples through.
     """
 
-    def __init__(self, stream: Iterable[Any], gate: Gate) -> None:
+    def __init__(self, stream: Iterable[Any], gate: KeyFilterStage) -> None:
         if isinstance(stream, Iterator):
             raise DatasetError(
                 f"the stream must be one that can be gone through in every epoch, got the iterator "

@@ -27,8 +27,8 @@ class Plan:
         q: Samples trained on each epoch.
         epochs: Number of epochs.
         batch_size: Samples a batch.
-        steps_an_epoch: Optimiser steps in one epoch.
-        steps: Optimiser steps in all.
+        steps_an_epoch: Optimizer steps in one epoch.
+        steps: Optimizer steps in all.
         steps_saved: Fewer than full data has.
         samples: Samples trained on in all.
         samples_saved: Fewer than full data has.

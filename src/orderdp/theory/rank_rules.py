@@ -1,8 +1,7 @@
-"""Probabilities with one peak, from the ratios of neighbours.
+"""Which positions of the pool are kept: rank rules, and the probability that a rank is kept.
 
-Binomial coefficients of large numbers cannot be had from log-gamma without losing nine digits in the differences.
-Ratios of neighbouring probabilities are simple fractions: summed in logs, away from the peak where the sum is 0, and
-normalised at the end, they lose next to nothing.
+Position 1 of a pool is its largest loss. A rule says which positions are kept; from that alone follow the probability
+that a rank is kept, the surrogate risk, and whether the full-data gradient can be had without bias.
 """
 
 from __future__ import annotations
