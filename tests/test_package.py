@@ -38,20 +38,40 @@ def test_the_public_names_are_these_and_all_of_them_exist() -> None:
         "advise",
         "alternate_flip",
         "coresets",
+        "datasets",
         "diagnostics",
+        "distributed",
         "errors",
+        "experiments",
+        "integrations",
         "last_layer_gradient_norm",
         "load_checkpoint",
+        "losses",
         "per_sample",
         "plans",
         "policies",
+        "report",
         "save_checkpoint",
+        "streaming",
+        "testing",
         "theory",
         "top_mean",
     ]
     for name in orderdp.__all__:
         assert getattr(orderdp, name) is not None
     assert dir(orderdp) == orderdp.__all__
+
+
+def test_a_type_checker_knows_all_public_names_and_no_others(tmp_path: Path) -> None:
+    lines = [f"orderdp.{name}" for name in orderdp.__all__]
+    wrong = ["orderdp.Prunner", "orderdp.streamming", "orderdp.streaming.KeyFillter", "orderdp.datasets.laod"]
+    script = tmp_path / "user.py"
+    script.write_text("import orderdp\n" + "\n".join(lines + wrong) + "\n")
+    command = [sys.executable, "-m", "mypy", "--no-incremental", "--follow-imports=silent", "--ignore-missing-imports"]
+    done = subprocess.run([*command, str(script)], capture_output=True, text=True, check=False, timeout=300, cwd=ROOT)
+    found = {line.split(":")[1] for line in done.stdout.splitlines() if "error:" in line}
+    first = len(lines) + 2
+    assert found == {str(number) for number in range(first, first + len(wrong))}, done.stdout
 
 
 def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
@@ -143,7 +163,10 @@ def test_links_between_pages_and_names_of_tests_are_true(page: Path) -> None:
         assert f"def {test}(" in next((ROOT / "tests").rglob(file)).read_text(), test
 
 
-@pytest.mark.parametrize("room", ["coresets", "diagnostics", "errors", "losses", "plans", "policies", "theory"])
+@pytest.mark.parametrize(
+    "room",
+    [name for name in orderdp.__all__ if name[0].islower() and isinstance(getattr(orderdp, name), types.ModuleType)],
+)
 def test_rooms_that_pages_name_are_there_after_a_bare_import(room: str) -> None:
     code = f"import orderdp; print(orderdp.{room}.__name__)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)

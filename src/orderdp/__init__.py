@@ -1,6 +1,6 @@
 """OrderDP: train on fewer samples each epoch, at little or no loss of accuracy.
 
-Names are loaded when they are first used, so that importing this package costs nothing by itself.
+Names and subpackages are loaded when they are first used, so that importing this package costs nothing by itself.
 """
 
 from __future__ import annotations
@@ -9,7 +9,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from orderdp import coresets, diagnostics, errors, plans, policies, theory
+    from orderdp import (
+        coresets,
+        datasets,
+        diagnostics,
+        distributed,
+        errors,
+        experiments,
+        integrations,
+        losses,
+        plans,
+        policies,
+        report,
+        streaming,
+        testing,
+        theory,
+    )
     from orderdp.advice import Advice, advise
     from orderdp.augment import alternate_flip
     from orderdp.checkpoint import load_checkpoint, save_checkpoint
@@ -34,21 +49,27 @@ __all__ = [
     "advise",
     "alternate_flip",
     "coresets",
+    "datasets",
     "diagnostics",
+    "distributed",
     "errors",
+    "experiments",
+    "integrations",
     "last_layer_gradient_norm",
     "load_checkpoint",
+    "losses",
     "per_sample",
     "plans",
     "policies",
+    "report",
     "save_checkpoint",
+    "streaming",
+    "testing",
     "theory",
     "top_mean",
 ]
 
-
 __version__ = "0.1.0"
-
 
 _HOMES = {
     "Advice": "orderdp.advice",
@@ -70,18 +91,16 @@ _HOMES = {
     "top_mean": "orderdp.losses",
 }
 
+if not TYPE_CHECKING:  # a type checker would take any misspelled name for one that exists
 
-_MODULES = ("coresets", "diagnostics", "errors", "losses", "plans", "policies", "theory")
-
-
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return import_module(f"orderdp.{name}")
-    if name not in _HOMES:
-        raise AttributeError(f"module 'orderdp' has no attribute {name!r}")
-    value = getattr(import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
+    def __getattr__(name: str) -> Any:
+        if name not in __all__:
+            raise AttributeError(f"module 'orderdp' has no attribute {name!r}")
+        if name not in _HOMES:
+            return import_module(f"orderdp.{name}")
+        value = getattr(import_module(_HOMES[name]), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

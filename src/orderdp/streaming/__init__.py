@@ -31,13 +31,14 @@ _HOMES = {
     "TopK": "one_pass",
 }
 
+if not TYPE_CHECKING:  # a type checker would take any misspelled name for one that exists
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'orderdp.streaming' has no attribute {name!r}")
-    value = getattr(import_module(f"orderdp.streaming.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+    def __getattr__(name: str) -> Any:
+        if name not in _HOMES:
+            raise AttributeError(f"module 'orderdp.streaming' has no attribute {name!r}")
+        value = getattr(import_module(f"orderdp.streaming.{_HOMES[name]}"), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:
