@@ -73,8 +73,8 @@ def lloyd(values: np.ndarray, groups: int) -> np.ndarray:
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.integers(0, 60), min_size=1, max_size=40), st.integers(1, 6))
 def test_setas_groups_are_those_of_k_means(values: list[int], groups: int) -> None:
-    # Irrational steps, so that no value is as far from one centre as from the next.
-    losses = np.array(values) * sqrt(2) + np.arange(len(values)) * 1e-4 * sqrt(3)
+    # Roots, no two of which are commensurable: so that no value is as far from one centre as from the next.
+    losses = np.array(values) * sqrt(2) + np.sqrt(np.arange(len(values)) + 3.0) * 1e-4
     np.testing.assert_allclose(group_edges(losses, groups), lloyd(losses, groups))
 
 
