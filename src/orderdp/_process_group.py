@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from orderdp._draw import key64
+from orderdp.errors import ConfigError
 from orderdp.policy import Policy, describe
 from orderdp.score_table import ScoreTable
 
@@ -22,7 +23,25 @@ if TYPE_CHECKING:
     from orderdp.distributed.rank_shard import RankShard
     from orderdp.distributed.sync import Synchronizer
 
-__all__ = ["DistributedContext", "DistributedOptions", "SyncCounters"]
+__all__ = ["DistributedContext", "DistributedOptions", "SyncCounters", "checked_group"]
+
+
+def checked_group(process_group: Any) -> Any:
+    """A process group, what takes its place, None, or an error."""
+    distributed = torch.distributed
+    is_group = distributed.is_available() and isinstance(process_group, distributed.ProcessGroup)
+    if process_group is None or is_group or hasattr(process_group, "gather_all"):
+        return process_group
+    outsider = distributed.is_available() and process_group is distributed.GroupMember.NON_GROUP_MEMBER
+    if outsider:
+        raise ConfigError(
+            "process_group must be a group that this process belongs to, and it does not. "
+            "Give each process the data-parallel group it is in."
+        )
+    raise ConfigError(
+        f"process_group must be a torch.distributed process group or None, got {type(process_group).__name__}. "
+        "For a dimension of a device mesh pass mesh.get_group(name)."
+    )
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ __all__ = [
     "check_dials",
     "check_ratio",
     "checked_epochs",
-    "checked_group",
     "checked_name",
     "checked_seed",
     "is_count",
@@ -57,26 +56,6 @@ def checked_epochs(epochs: Any) -> int | None:
     if epochs is not None and not is_count(epochs):
         raise ConfigError(f"epochs must be a whole number, at least 1, or None, got {epochs!r}.")
     return None if epochs is None else int(epochs)
-
-
-def checked_group(process_group: Any) -> Any:
-    """A process group, what takes its place, None, or an error."""
-    import torch
-
-    distributed = torch.distributed
-    is_group = distributed.is_available() and isinstance(process_group, distributed.ProcessGroup)
-    if process_group is None or is_group or hasattr(process_group, "gather_all"):
-        return process_group
-    outsider = distributed.is_available() and process_group is distributed.GroupMember.NON_GROUP_MEMBER
-    if outsider:
-        raise ConfigError(
-            "process_group must be a group that this process belongs to, and it does not. "
-            "Give each process the data-parallel group it is in."
-        )
-    raise ConfigError(
-        f"process_group must be a torch.distributed process group or None, got {type(process_group).__name__}. "
-        "For a dimension of a device mesh pass mesh.get_group(name)."
-    )
 
 
 def is_count(value: Any, least: int = 1) -> bool:

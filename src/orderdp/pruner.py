@@ -13,17 +13,9 @@ from torch.utils.data import DataLoader
 
 from orderdp._epochs import EpochManager
 from orderdp._planning import Split, steps_within
-from orderdp._process_group import DistributedOptions
+from orderdp._process_group import DistributedOptions, checked_group
 from orderdp._torch import outside_graphs
-from orderdp._validation import (
-    check_batch_size,
-    checked_epochs,
-    checked_group,
-    checked_name,
-    checked_seed,
-    is_count,
-    suggestion,
-)
+from orderdp._validation import check_batch_size, checked_epochs, checked_name, checked_seed, is_count, suggestion
 from orderdp.checkpoint import check_origin, on_host, with_origin
 from orderdp.dataset import length_of, pruned_loader
 from orderdp.errors import ConfigError, DatasetError, FeedbackError, StateError, UnknownSizeError, UnsyncedStateWarning

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from orderdp._locks import in_turn
 from orderdp.datasets import catalog as catalogue
 from orderdp.datasets import fetch, fetch_command, load
 from orderdp.datasets import fetching as downloading
@@ -22,7 +23,6 @@ from orderdp.datasets.catalog import DATASETS, DebianPackage, Download, NpmPacka
 from orderdp.datasets.fetching import UnavailableError, download
 from orderdp.datasets.files import sha256
 from orderdp.errors import ConfigError, DatasetError
-from orderdp.experiments.locks import in_turn
 from tests import data_support as made
 
 

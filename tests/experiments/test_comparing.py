@@ -18,12 +18,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from orderdp._locks import try_lock
 from orderdp.cli import main
 from orderdp.errors import ConfigError, DatasetError, StateError
 from orderdp.experiments import runner as comparing
 from orderdp.experiments._imports import import_object
 from orderdp.experiments.config import MethodSpec, Settings, grid, parse_method
-from orderdp.experiments.locks import try_lock
 from orderdp.experiments.progress import show_progress
 from orderdp.experiments.records import Run, read_run, read_runs
 from orderdp.experiments.runner import (

