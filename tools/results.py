@@ -3,6 +3,9 @@
     python -m tools.results run fashion-mnist     # what the page's commands say; goes on where it was
     python -m tools.results fill                  # the tables of all pages, from docs/results/records
 
+The records of a study are one file, docs/results/records/STUDY.jsonl. `run` unpacks it to build/records/STUDY, runs the
+commands there and packs what is finished.
+
 A table stands between two comments, the first of which says where its records are and, if it is not about all of them,
 at which prune ratio, or on which further test set:
 
@@ -27,11 +30,12 @@ from __future__ import annotations
 import argparse
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-from orderdp.experiments.records import Run, read_runs, seen_by
+from orderdp.experiments.records import Run, pack_runs, read_run, read_runs, seen_by, unpack_runs
 from orderdp.report.charts import save
 from orderdp.report.page import markdown_of
 from orderdp_paper import SUITES
@@ -40,18 +44,48 @@ from orderdp_paper.output import table_lines
 from orderdp_paper.suite import PartResults, prepare, read_part
 from tools.glance import glance
 
-__all__ = ["FIGURES", "PAGES", "RECORDS", "commands", "draw_figures", "filled", "main"]
+__all__ = ["FIGURES", "PAGES", "RECORDS", "commands", "draw_figures", "filled", "main", "records_of", "run"]
 
 ROOT = Path(__file__).parent.parent
 PAGES = ROOT / "docs" / "results"
 RECORDS = PAGES / "records"
 FIGURES = PAGES / "figures"
+BUILD = ROOT / "build" / "records"
 SCALE = "cpu"
 
 _TABLE = re.compile(r"(<!-- records: (\S+)(?: ratio=(\S+))?(?: test=(\S+))? -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 _SUITE = re.compile(r"(<!-- suite: (\S+) in (\S+)(?: seeds=(\S+))? -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 _GLANCE = re.compile(r"(<!-- glance: ([^\n]+?) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 _COMMAND = re.compile(r"^\$ (orderdp (?:[^\n]*\\\n)*[^\n]*)$", re.MULTILINE)
+
+
+def records_of(study: str | Path) -> Path:
+    """The file of a study's records, by its name or by the folder that a command writes to.
+
+    >>> records_of("docs/results/records/dynamics/diagnosed").name
+    'dynamics-diagnosed.jsonl'
+    """
+    parts = [part for part in Path(study).parts if part not in (*PAGES.relative_to(ROOT).parts, RECORDS.name)]
+    return RECORDS / f"{'-'.join(parts)}.jsonl"
+
+
+def run(command: list[str]) -> None:
+    """Runs a command of a page, with the records that are there, and packs those that are finished."""
+    place = command.index("--out") + 1
+    folder = BUILD / Path(command[place]).name
+    parts = [(folder / part, records_of(Path(command[place]) / part)) for part in ("", "diagnosed", "diagnosed-steps")]
+    for directory, file in parts:
+        if file.exists():
+            unpack_runs(file, directory)
+    done = subprocess.run(
+        [sys.executable, "-m", "orderdp", *command[:place], str(folder), *command[place + 1 :]], cwd=ROOT
+    )
+    for directory, file in parts:
+        for unfinished in [run for run in directory.glob("runs/*") if read_run(run).summary is None]:
+            shutil.rmtree(unfinished)
+        if any(directory.glob("runs/*")):
+            pack_runs(directory, file)
+    done.check_returncode()
 
 
 def commands(page: str) -> list[list[str]]:
@@ -87,12 +121,12 @@ def draw_figures(page: str) -> None:
 
 
 def _runs(study: str) -> list[Run]:
-    return [run for part in study.split("+") for run in read_runs(RECORDS / part)]
+    return [run for part in study.split("+") for run in read_runs(records_of(part))]
 
 
 def _measured(name: str, study: str, seeds: str | None) -> list[PartResults]:
     chosen = [int(seed) for seed in seeds.split(",")] if seeds else None
-    return [read_part(part, RECORDS / study) for part in prepare(SUITES[name], SCALE, seeds=chosen)]
+    return [read_part(part, records_of(study)) for part in prepare(SUITES[name], SCALE, seeds=chosen)]
 
 
 def _at(ratio: str | None, runs: list[Run]) -> list[Run]:
@@ -122,7 +156,7 @@ def main(arguments: list[str] | None = None) -> None:
             draw_figures(text)
             continue
         for command in commands(text):
-            subprocess.run([sys.executable, "-m", "orderdp", *command], cwd=ROOT, check=True)
+            run(command)
 
 
 if __name__ == "__main__":

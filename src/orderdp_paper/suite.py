@@ -14,7 +14,7 @@ from orderdp._validation import checked_name, is_count
 from orderdp.errors import ConfigError, DatasetError, RecordError
 from orderdp.experiments.config import Settings
 from orderdp.experiments.proxy_plan import is_recorded
-from orderdp.experiments.records import Run, read_run
+from orderdp.experiments.records import Run, read_runs
 from orderdp.experiments.runner import RunOptions
 from orderdp.experiments.selected_once import is_static
 from orderdp.experiments.statistics import Row, compare
@@ -243,13 +243,14 @@ class PartResults:
 
 
 def read_part(part: Part, out: Path) -> PartResults:
-    """The results of a part from the folder its runs were written to."""
+    """The results of a part from the folder its runs were written to, or from a file of packed records."""
+    there = out.is_file() or any(out.glob("runs/*"))
+    known = {run.id: run for run in read_runs(out)} if there else {}
     runs = []
     for planned in part.runs():
-        folder = out / "runs" / planned.settings.run_id
-        if not (folder / "records.jsonl").exists():
-            raise RecordError(f"there are no records of {planned.settings.label} in {str(folder)!r}. Run it first.")
-        runs.append(read_run(folder))
+        if planned.settings.run_id not in known:
+            raise RecordError(f"there are no records of {planned.settings.label} in {str(out)!r}. Run it first.")
+        runs.append(known[planned.settings.run_id])
     return measure(part, runs)
 
 

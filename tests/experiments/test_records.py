@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 
 from orderdp.errors import OrderDPError, RecordError
 from orderdp.experiments import records
-from orderdp.experiments.records import RunLog, read_run, read_runs
-from tests.runs import EPOCH, SUMMARY, start
+from orderdp.experiments.records import RunLog, pack_runs, read_run, read_runs, unpack_runs
+from tests.runs import EPOCH, SUMMARY, full, run, start, write
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -272,3 +272,17 @@ def test_times_are_recorded_with_their_zone(tmp_path: Path) -> None:
     first, last = lines(log.path)
     assert datetime.fromisoformat(first["started"]).utcoffset() == timedelta(0)
     assert datetime.fromisoformat(first["started"]) <= datetime.fromisoformat(last["finished"])
+
+
+def test_packed_records_are_the_same_runs_and_come_back_to_folders(tmp_path: Path) -> None:
+    write(tmp_path, [run(91.0, 1), run(92.0, 0), full(93.0, 0)])
+    file = tmp_path / "study.jsonl"
+    assert pack_runs(tmp_path, file) == 3
+    assert read_runs(file) == read_runs(tmp_path)
+    unpack_runs(file, tmp_path / "again")
+    assert read_runs(tmp_path / "again") == read_runs(tmp_path)
+    assert pack_runs(tmp_path / "again", tmp_path / "second.jsonl") == 3
+    assert (tmp_path / "second.jsonl").read_bytes() == file.read_bytes()
+    file.write_text(file.read_text() + '{"schema": 1, "kind": "epoch"}\n')
+    with pytest.raises(RecordError, match="does not say of which run it is"):
+        read_runs(file)

@@ -38,12 +38,12 @@ def test_every_run_that_the_pages_ask_for_is_in_their_records_and_nothing_else()
                     asked.setdefault(folder, {}).setdefault(name, set()).update(tests)
     assert asked
     for folder, tests_of in asked.items():
-        there = {run.id: run for run in read_runs(results.ROOT / folder)}
+        there = {run.id: run for run in read_runs(results.records_of(folder))}
         assert set(there) == set(tests_of)
         for run in there.values():
             assert run.summary is not None, run.id  # one that gave up is a result too, and its table says so
             assert set(run.tests) == tests_of[run.id], run.id
-    assert {path.name for path in results.RECORDS.iterdir()} == {Path(folder).parts[3] for folder in asked}
+    assert set(results.RECORDS.iterdir()) == {results.records_of(folder) for folder in asked}
 
 
 def runs_of(arguments: list[str]) -> tuple[str, set[str], list[str]]:
@@ -115,7 +115,7 @@ def test_at_a_glance_the_best_rival_leaves_out_as_much_and_has_the_same_seeds(mo
             written.run(89.9, 1, policy_parameters={"exploration": 1.0}, label="of the family"),
         ],
     }
-    monkeypatch.setattr(results, "read_runs", lambda folder: runs[folder.name])
+    monkeypatch.setattr(results, "read_runs", lambda folder: runs[folder.stem])
     page = "<!-- glance: first+second -->\nold\n<!-- end -->\n"
     line = results.filled(page).splitlines()[4]
     assert [cell.strip() for cell in line.strip("|").split("|")] == [
@@ -146,6 +146,6 @@ def test_the_tables_and_the_figure_of_a_suite_are_those_of_the_seeds_asked_for(
     assert "old" not in text
     assert re.search(r"^\| Full data \| 91\.00±1\.41", text, re.MULTILINE)
     assert results.filled(text) == text
-    assert set(asked) == {(tmp_path / "mine", (0, 2))}
+    assert set(asked) == {(tmp_path / "mine.jsonl", (0, 2))}
     results.draw_figures(text)
     assert (tmp_path / "figures" / "table-imagenet.svg").read_text().startswith("<svg")

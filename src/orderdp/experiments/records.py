@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from orderdp._files import write_text
 from orderdp.errors import RecordError
 
 __all__ = [
@@ -24,12 +25,14 @@ __all__ = [
     "Run",
     "RunLog",
     "describe_host",
+    "pack_runs",
     "plain",
     "read_run",
     "read_runs",
     "records_file",
     "seconds_of",
     "seen_by",
+    "unpack_runs",
     "versions",
     "with_further_tests",
     "with_new_names",
@@ -217,12 +220,14 @@ def read_run(path: str | os.PathLike[str]) -> Run:
 
 
 def read_runs(directory: str | os.PathLike[str]) -> list[Run]:
-    """Reads all runs of a folder, sorted by their names.
+    """Reads all runs of a folder, or of a file made by `pack_runs`, sorted by their names.
 
     Args:
-        directory: The folder that was given to ``orderdp train`` or ``orderdp compare``.
+        directory: The folder that was given to ``orderdp train`` or ``orderdp compare``, or the packed file.
     """
     directory = Path(directory)
+    if directory.is_file():
+        return _read_packed(directory)
     if not directory.is_dir():
         raise RecordError(f"there is no folder {os.fspath(directory)!r}. Give the one the runs were written to.")
     files = sorted(directory.glob(f"runs/*/{FILE_NAME}"))
@@ -232,6 +237,52 @@ def read_runs(directory: str | os.PathLike[str]) -> list[Run]:
             "`orderdp train` and `orderdp compare` write them; `orderdp compare --help` has examples."
         )
     return [read_run(file) for file in files]
+
+
+def pack_runs(directory: str | os.PathLike[str], file: str | os.PathLike[str]) -> int:
+    """Writes the records of all runs of a folder to one file, a line per record; returns how many runs there are.
+
+    Args:
+        directory: The folder that was given to ``orderdp train`` or ``orderdp compare``.
+        file: Where to; what is there is replaced.
+    """
+    read_runs(directory)  # raises where a record is damaged, before anything is written
+    files = sorted(Path(directory).glob(f"runs/*/{FILE_NAME}"))
+    lines = []
+    for records in files:
+        whole = records.read_text(encoding="utf-8").split("\n")[:-1]
+        lines += [json.dumps({"run": records.parent.name, **json.loads(line)}) + "\n" for line in whole]
+    write_text(Path(file), "".join(lines))
+    return len(files)
+
+
+def unpack_runs(file: str | os.PathLike[str], directory: str | os.PathLike[str]) -> None:
+    """Writes the records in a packed file back to folders, one per run, so that a comparison can be resumed there."""
+    read_runs(file)
+    by_run: dict[str, list[str]] = {}
+    for line in Path(file).read_text(encoding="utf-8").splitlines():
+        record = json.loads(line)
+        by_run.setdefault(record.pop("run"), []).append(json.dumps(record) + "\n")
+    for name, lines in by_run.items():
+        folder = Path(directory) / "runs" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        write_text(folder / FILE_NAME, "".join(lines))
+
+
+def _read_packed(file: Path) -> list[Run]:
+    runs: dict[str, Run] = {}
+    for number, line in enumerate(file.read_bytes().split(b"\n")[:-1], start=1):
+        where = f"{os.fspath(file)}, line {number}"
+        record = _parsed(line, where)
+        name = record.pop("run", None)
+        if not isinstance(name, str):
+            raise _damaged(where, "it does not say of which run it is")
+        is_first = name not in runs
+        try:
+            _take(runs.setdefault(name, Run(id=name)), record, first=is_first)
+        except (KeyError, TypeError, ValueError) as error:
+            raise _damaged(where, f"{type(error).__name__}: {error}") from error
+    return [runs[name] for name in sorted(runs)]
 
 
 def with_further_tests(runs: list[Run]) -> list[Run]:
