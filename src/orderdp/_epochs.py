@@ -57,7 +57,7 @@ class TrainingProgress:
     Attributes:
         epoch: The open epoch, or the next one if none is open.
         trained: Samples of the epoch whose losses have come back; the epoch is served from this position.
-        end: Position at which the epoch ends; None while no iterator is open.
+        end: Position at which the epoch ends; None until an iterator opens it.
         cut: How the epoch is cut into batches: batch size, and whether a smaller last batch is dropped; None if
             unknown.
         step: The most samples whose losses came back at once.
@@ -862,7 +862,7 @@ class EpochManager:
 
     def state_dict(self) -> dict[str, Any]:
         """Return tensors and plain values from which the epoch manager can be restored."""
-        # The order is part of the epoch; the selection is stored only for its weights.
+        # An open epoch stores its own order; the selection beside it is stored only for its weights.
         drawn = self.selector.current if self._epoch is None or self.selector.weights is not None else None
         return {
             "seed": self.seed,

@@ -1,4 +1,4 @@
-"""ScoreTable: what is stored about each sample, as columns."""
+"""ScoreTable: what is stored per sample, as columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""InfoBatch and its relatives: SeTa and RePB."""
+"""InfoBatch and related policies: SeTa and RePB."""
 
 from __future__ import annotations
 

@@ -425,7 +425,7 @@ class Kakurenbo:
     def compute_columns(
         self, rows: Rows, losses: torch.Tensor, *, correct: torch.Tensor, confidence: torch.Tensor
     ) -> dict[str, torch.Tensor]:
-        """Return the loss, and whether and with which confidence the prediction was right."""
+        """Return the loss, whether the prediction was right, and its confidence."""
         return {"score": losses, "correct": correct != 0, "confidence": confidence}
 
     def select(self, table: Table, context: Context) -> Selection:

@@ -108,7 +108,7 @@ class Linear:
 
 @dataclass(frozen=True)
 class Cosine(Linear):
-    """From one ratio to another along half a cosine: slowly, fast, slowly."""
+    """From one ratio in the first epoch to another in the last, along half a cosine: slowly, fast, slowly."""
 
     def ratio(self, epoch: int, epochs: int | None) -> float:
         """Return the ratio on the curve."""

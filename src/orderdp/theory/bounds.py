@@ -118,7 +118,7 @@ def generalization_bound(
 ) -> float:
     """Theorem 3 as printed: the bias term of these losses plus the convergence bound.
 
-    The documentation lists its limits: the printed proof has gaps.
+    Read its limits in the documentation before using it: the printed proof has gaps.
 
     Args:
         losses: One loss for each of n samples.
