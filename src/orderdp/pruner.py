@@ -442,24 +442,30 @@ class PrunerInfo:
         return float(np.mean(scores <= self._threshold.at(self._table))) if len(scores) else 0.0
 
     def report(self) -> dict[str, float]:
-        """Return what has been saved so far, as a flat dict of numbers.
+        """Return what has been saved so far.
 
         Returns:
-            epoch: epochs trained to their end. samples: in the data set. kept, pruned: samples trained on and left out
-                so
-            far. nominal_saved: the nominal prune ratio of the current epoch; the middle of its bounds if the policy has
-            none. saved: the fraction really left out so far. weight_min, weight_mean, weight_max: the weights of the
-            last selection, all 1 for most policies. coverage: fraction of the samples trained on at least once.
-            learned: fraction of the samples whose last loss is at or below the policy's threshold; by default
-            the cross-entropy of a right class with probability 0.9. staleness: mean age of the seen
-            samples' scores, in epochs. nonfinite: losses that were NaN or infinite. repeated: samples trained on twice
-            in an epoch because shards were padded. exchanged_bytes: bytes received in the last sync. Between syncs a
-            rank knows its own feedback only.
+            A flat dict of numbers:
 
-            With ``table="sharded"`` coverage counts only the samples this rank holds, and there is no staleness.
-            Instead: selection_bytes: bytes received for the last selection. moved_picks, moved_bytes: remote samples
-            that this rank trains on, and the bytes received for them. returned_bytes: losses of remote samples, sent
-            and received.
+            - ``epoch``: epochs trained to their end.
+            - ``samples``: samples in the data set.
+            - ``kept``, ``pruned``: samples trained on and left out so far.
+            - ``nominal_saved``: nominal prune ratio of the current epoch; without one, the middle of its bounds.
+            - ``saved``: fraction really left out so far.
+            - ``weight_min``, ``weight_mean``, ``weight_max``: weights of the last selection, all 1 for most policies.
+            - ``coverage``: fraction of the samples trained on at least once.
+            - ``learned``: fraction of the samples whose last loss is at or below the policy's threshold; without one,
+              at or below the cross-entropy of a right class with probability 0.9.
+            - ``staleness``: mean age of the seen samples' scores, in epochs.
+            - ``nonfinite``: losses that were NaN or infinite.
+            - ``repeated``: samples trained on twice in an epoch because shards were padded.
+            - ``exchanged_bytes``: bytes received in the last sync. Between syncs a rank has its own feedback only.
+
+            With ``table="sharded"`` coverage counts only the samples this rank holds, there is no staleness, and:
+
+            - ``selection_bytes``: bytes received for the last selection.
+            - ``moved_picks``, ``moved_bytes``: remote samples that this rank trains on, and bytes received for them.
+            - ``returned_bytes``: losses of remote samples, sent and received.
         """
         clock = self._timeline.clock
         kept, full = clock.kept, self._timeline.full_samples
