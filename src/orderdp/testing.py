@@ -3,6 +3,9 @@
 ::
 
     from orderdp.testing import check_policy
+
+    def test_my_policy():
+        check_policy(MyPolicy(prune_ratio=0.5), epochs=10)
 """
 
 from __future__ import annotations
