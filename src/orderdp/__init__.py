@@ -1,6 +1,6 @@
-"""OrderDP: train on fewer samples each epoch, at little or no loss of accuracy.
+"""OrderDP: train on fewer samples per epoch, at little or no loss of accuracy.
 
-Names and subpackages are loaded when they are first used, so that importing this package costs nothing by itself.
+Names and subpackages are loaded on first use, so that importing this package costs nothing by itself.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ _HOMES = {
     "top_mean": "orderdp.losses",
 }
 
-if not TYPE_CHECKING:  # a type checker would take any misspelled name for one that exists
+if not TYPE_CHECKING:  # a type checker would accept any misspelled name
 
     def __getattr__(name: str) -> Any:
         if name not in __all__:

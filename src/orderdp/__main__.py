@@ -1,4 +1,4 @@
-"""``python -m orderdp`` is the command line."""
+"""Entry point of ``python -m orderdp``, the command line."""
 
 from __future__ import annotations
 

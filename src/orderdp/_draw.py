@@ -1,7 +1,7 @@
 """Random streams, and the draws made from them: uniform pools, top-k with fair ties, visiting orders. Numpy only.
 
-A stream is a function of the seed and of what it is for. Two that are for different things are independent, and the
-same stream can be had again at any time, in any process, without keeping a generator around.
+A stream is a function of the seed and of its tags. Streams with different tags are independent, and the same stream
+can be made again at any time, in any process, without storing a generator.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = [
 
 
 def generator(seed: int, *tags: int | str) -> np.random.Generator:
-    """A fresh generator for the stream called `tags` under `seed`.
+    """Return a fresh generator for the stream called `tags` under `seed`.
 
     >>> generator(0, "pool", 3).permutation(5).tolist() == generator(0, "pool", 3).permutation(5).tolist()
     True
@@ -42,7 +42,7 @@ def generator(seed: int, *tags: int | str) -> np.random.Generator:
 
 
 def key64(seed: int, *tags: int | str) -> int:
-    """A 64-bit key for the stream called `tags` under `seed`, for hashing."""
+    """Return a 64-bit key for the stream called `tags` under `seed`, for hashing."""
     return int.from_bytes(_digest(seed, tags, 8), "little")
 
 
@@ -53,17 +53,17 @@ def _digest(seed: int, tags: tuple[int | str, ...], size: int) -> bytes:
     return blake2b(text.encode(), digest_size=size).digest()
 
 
-# Numpy's own sampler refuses larger populations.
+# Numpy's own sampler rejects larger populations.
 _MOST_FOR_NUMPY = 10**9 - 1
 
 
 def counts_by_block(widths: np.ndarray, s: int, rng: np.random.Generator) -> np.ndarray:
-    """How many of a uniform pool of `s` fall on each block; multivariate hypergeometric.
+    """Draw how many samples of a uniform pool of `s` fall into each block; multivariate hypergeometric.
 
     Args:
         widths: Samples in each block, int64.
         s: Size of the pool.
-        rng: Where chance comes from.
+        rng: The random generator.
     """
     if int(widths.sum()) <= _MOST_FOR_NUMPY:
         return rng.multivariate_hypergeometric(widths, s, method="marginals")
@@ -71,7 +71,7 @@ def counts_by_block(widths: np.ndarray, s: int, rng: np.random.Generator) -> np.
 
 
 def _tossed(widths: np.ndarray, s: int, rng: np.random.Generator) -> np.ndarray:
-    """The same by tosses and a correction of about the square root of the population."""
+    """Draw the same by binomial tosses and a correction of about the square root of the population."""
     counts: np.ndarray = rng.binomial(widths, s / int(widths.sum())).astype(np.int64)
     surplus = int(counts.sum()) - s
     if surplus > 0:
@@ -82,11 +82,11 @@ def _tossed(widths: np.ndarray, s: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def _few(widths: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-    """How many of `count` distinct members, drawn one by one, fall on each block."""
+    """Draw `count` distinct members one by one; return how many fall into each block."""
     ends = np.cumsum(widths)
     drawn = np.empty(0, dtype=np.int64)
     while len(drawn) < count:
-        # Drawn in turn and kept when new: the first `count` different ones are a uniform set.
+        # Drawn one by one and kept if new: the first `count` distinct ones are a uniform set.
         more = rng.integers(0, int(ends[-1]), count - len(drawn))
         together = np.concatenate((drawn, more))
         _, first = np.unique(together, return_index=True)
@@ -98,24 +98,24 @@ def _few(widths: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray
 BLOCK = 1 << 16
 
 
-# Up to so many indices, which the processor's cache holds, a shuffle is faster than a sort.
+# Up to this many indices, which fit the processor's cache, a shuffle is faster than a sort.
 _SHUFFLE = 1 << 20
 
 
-# Up to so many words, threads cost more than they save.
+# Up to this many words, threads cost more than they save.
 _SORT_ALONE = 1 << 22
 
 
 class Streams(Protocol):
-    """Makes the generator that belongs to some tags."""
+    """Makes the generator of some tags."""
 
     def __call__(self, *tags: int | str) -> np.random.Generator:
-        """The generator called `tags`."""
+        """Return the generator called `tags`."""
         ...
 
 
 def pool_mask(n: int, s: int, rng: Streams) -> np.ndarray:
-    """Marks a uniform pool: exactly `s` of `n` samples, every such set equally likely.
+    """Draw a uniform pool as a mask: exactly `s` of `n` samples, every such set equally likely.
 
     >>> from functools import partial
     >>> from orderdp._draw import generator
@@ -130,7 +130,7 @@ def pool_mask(n: int, s: int, rng: Streams) -> np.ndarray:
 
 
 def pool_scores(scores: np.ndarray, s: int, rng: Streams) -> np.ndarray:
-    """The scores of a uniform pool of `s` samples, and -inf for the others.
+    """Return the scores of a uniform pool of `s` samples, and -inf for the others.
 
     The pool is that of `pool_mask`.
     """
@@ -147,12 +147,12 @@ def pool_scores(scores: np.ndarray, s: int, rng: Streams) -> np.ndarray:
 
 
 def top_of_pool(pooled: np.ndarray, q: int, tie_key: int) -> np.ndarray:
-    """The indices of the `q` largest scores of a pool, ascending; equal scores are chosen among fairly.
+    """Return the indices of the `q` largest scores of a pool, ascending; ties are broken fairly.
 
     Args:
-        pooled: Scores in any precision, as from `pool_scores`; +inf ranks first, -inf, which is what is not in the
-            pool, last. No NaN.
-        q: How many to keep; more than the pool has are filled up from what is not in it.
+        pooled: Scores in any precision, as from `pool_scores`; +inf ranks first, -inf, for samples outside the pool,
+            last. No NaN.
+        q: Number of samples to keep; if the pool has fewer, samples outside it fill up the rest.
         tie_key: Key of the hash that orders equal scores.
     """
     ordered = pooled.copy()
@@ -164,7 +164,7 @@ def top_of_pool(pooled: np.ndarray, q: int, tie_key: int) -> np.ndarray:
         return np.flatnonzero(kept)
     tied = pooled == threshold
     kept &= ~tied
-    del pooled  # the hashes of a draw in which all are tied need the memory
+    del pooled  # the hashes need the memory if all samples are tied
     missing = q - int(np.count_nonzero(kept))
     _keep_smallest_hashes(tied, missing, tie_key)
     kept |= tied
@@ -172,28 +172,28 @@ def top_of_pool(pooled: np.ndarray, q: int, tie_key: int) -> np.ndarray:
 
 
 def top_of_part(part: np.ndarray, scores: np.ndarray, count: int, tie_key: int) -> np.ndarray:
-    """The `count` of the samples `part` with the largest `scores`, in the order in which they stand in `part`."""
+    """Return the `count` samples of `part` with the largest `scores`, in the order of `part`."""
     best_first = np.lexsort((fair_hash(part, tie_key), -scores))
     return part[np.sort(best_first[:count])]
 
 
 def ranking(scores: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """The places of all scores from the largest to the smallest, equal ones in random order.
+    """Return the positions of all scores from the largest to the smallest, equal ones in random order.
 
-    Sorts words that carry a score above a place, which is several times faster than a stable sort by score.
+    Sorts words that hold a score above a position, which is several times faster than a stable sort by score.
 
     >>> ranking(np.array([2.0, np.inf, -1.0, 3.0], dtype=np.float32), np.random.default_rng(0)).tolist()
     [1, 3, 0, 2]
 
     Args:
         scores: In single precision; no NaN.
-        rng: Decides among equal scores.
+        rng: Orders equal scores.
     """
     n = len(scores)
     assert n <= 1 << 32, "a place must fit into half a word"
     order = visiting_order(np.arange(n), n, rng)
-    bits = (np.float32(0) - scores[order]).view(np.int32)  # not -scores: 0 and -0 are equal and must look alike
-    # As whole numbers in the same order: below 0 all bits are turned, above it the sign.
+    bits = (np.float32(0) - scores[order]).view(np.int32)  # not -scores: 0 and -0 are equal and must have equal bits
+    # As integers in the same order: below 0 all bits are flipped, above it the sign bit.
     keys = np.where(bits < 0, ~bits, bits ^ np.int32(-(1 << 31))).view(np.uint32)
     words = keys.astype(np.uint64) << np.uint64(32)
     words |= np.arange(n, dtype=np.uint64)
@@ -204,11 +204,11 @@ def ranking(scores: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def visiting_order(indices: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
-    """The `indices`, each below `n` and unique, in a uniformly random order. Uses their memory for it.
+    """Return the `indices`, each below `n` and unique, in a uniformly random order. Reuses their memory.
 
-    Many indices are put in order by sorting random words that carry an index in their low bits, which is several
-    times faster than a shuffle once they outgrow the processor's cache. The few words whose random parts are equal
-    would come out in the order of their indices; they are put in random order among themselves afterwards.
+    Many indices are ordered by sorting random words that hold an index in their low bits, which is several times faster
+    than a shuffle once they exceed the processor's cache. The few words with equal random parts would come out in the
+    order of their indices; they are shuffled among themselves afterwards.
     """
     if len(indices) <= _SHUFFLE:
         rng.shuffle(indices)
@@ -226,7 +226,7 @@ def visiting_order(indices: np.ndarray, n: int, rng: np.random.Generator) -> np.
 
 
 def fair_hash(indices: np.ndarray, key: int) -> np.ndarray:
-    """A 64-bit hash of each index under `key`. Different indices never collide (each step can be undone)."""
+    """Return a 64-bit hash of each index under `key`. Different indices never collide: each step is invertible."""
     h = indices.astype(np.uint64)
     h *= np.uint64(0x9E3779B97F4A7C15)
     h += np.uint64(key)
@@ -245,19 +245,19 @@ def _blocks(n: int) -> Iterator[tuple[int, int]]:
 def pool_choices(
     n: int, s: int, rng: Streams, first: int = 0, last: int | None = None
 ) -> Iterator[tuple[int, int, np.ndarray, bool]]:
-    """For each block, which of its samples are in the pool; or which are not, where those are fewer.
+    """Yield for each block which of its samples are in the pool; or which are not, if those are fewer.
 
-    Nothing where all are in it. Whoever holds a part of the samples asks for the blocks that have some of them.
+    Yields nothing if all samples are in the pool. A rank that holds a shard asks only for the blocks of its shard.
 
     Args:
         n: Number of samples.
         s: Size of the pool.
-        rng: The draw's streams.
+        rng: The streams of the draw.
         first: The first block.
         last: The block to stop before; None for all.
 
     Yields:
-        start, stop: which samples the block has. chosen: places in it. are_in: whether those are in the pool.
+        start, stop: the samples of the block. chosen: positions in the block. are_in: whether those are in the pool.
     """
     if s == n:
         return
@@ -266,23 +266,23 @@ def pool_choices(
     for block in range(first, last):
         start, stop = block * BLOCK, min((block + 1) * BLOCK, n)
         width, count = stop - start, int(counts[block])
-        are_in = 2 * count <= width  # a choice costs by the number chosen
+        are_in = 2 * count <= width  # the cost of `choice` grows with the number selected
         size = count if are_in else width - count
         yield start, stop, rng("pool", block).choice(width, size, replace=False, shuffle=False), are_in
 
 
 def _counts(n: int, s: int, rng: np.random.Generator) -> np.ndarray:
-    """How many of each block are in the pool."""
+    """Draw how many samples of each block are in the pool."""
     widths = np.full(-(-n // BLOCK), BLOCK, dtype=np.int64)
     widths[-1] = n - BLOCK * (len(widths) - 1)
     return counts_by_block(widths, s, rng)
 
 
 def _keep_smallest_hashes(marked: np.ndarray, count: int, key: int) -> None:
-    """Leaves marked only the `count` marked samples with the smallest hashes.
+    """Keep marked only the `count` marked samples with the smallest hashes.
 
-    The hashes are made twice, block by block, because keeping the indices beside them would double the memory
-    of the first draw, where every sample is tied.
+    The hashes are computed twice, block by block, because storing the indices beside them would double the memory
+    of the first selection, in which every sample is tied.
     """
     if count == 0:
         marked[:] = False
@@ -302,7 +302,7 @@ def _keep_smallest_hashes(marked: np.ndarray, count: int, key: int) -> None:
 
 
 def _sort(words: np.ndarray) -> None:
-    """Sorts in place, in as many threads as there are cores (numpy lets go of the interpreter meanwhile)."""
+    """Sort in place, in as many threads as there are cores (numpy releases the interpreter lock meanwhile)."""
     halvings = min(os.cpu_count() or 1, 8).bit_length() - 1
     if halvings == 0 or len(words) <= _SORT_ALONE:
         words.sort()
@@ -315,14 +315,14 @@ def _sort(words: np.ndarray) -> None:
 
 
 def _halve(words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Two views of `words`, partitioned so that all of the first are smaller than all of the second."""
+    """Return two views of `words`, partitioned so that all of the first are smaller than all of the second."""
     middle = len(words) // 2
-    words.partition(middle)  # one place at a time: with several, numpy does without vector instructions
+    words.partition(middle)  # one position at a time: with several, numpy uses no vector instructions
     return words[:middle], words[middle:]
 
 
 def _shuffle_equal_prefixes(words: np.ndarray, bits: np.uint64, rng: np.random.Generator) -> None:
-    """Puts sorted words that agree above their low `bits` in random order among themselves."""
+    """Shuffle sorted words that agree above their low `bits` among themselves."""
     repeated = []
     for start in range(0, len(words) - 1, BLOCK):
         prefixes = words[start : start + BLOCK + 1] >> bits

@@ -1,8 +1,8 @@
-"""EpochManager: which epoch is open, what it holds, and when the next one begins. Only feedback moves it.
+"""EpochManager: which epoch is open, what it holds, and when the next one begins. Only feedback advances it.
 
-Loaders prefetch, frameworks look at a batch before they start, progress bars ask for lengths: none of that is training,
-so none of it moves time. Until losses have come back, every iterator gets the same draw from the stored position; after
-that, a new iterator starts the next epoch. Positions count samples from the start of an epoch.
+Loaders prefetch, frameworks fetch a batch before they start, progress bars ask for lengths. None of this is training,
+so none of it advances the epoch. Until losses come back, every iterator gets the same selection from the stored
+position; after that, a new iterator starts the next epoch. Positions count samples from the start of an epoch.
 """
 
 from __future__ import annotations
@@ -55,14 +55,15 @@ class TrainingProgress:
     """The current epoch and how much of it is done.
 
     Attributes:
-        epoch: The epoch that is open, or the next one where none is.
-        trained: Samples of it whose losses have come back; the position from which it is served.
-        end: The position at which it ends; None while nobody goes through it.
-        cut: How it is cut into batches: samples a batch, and whether a smaller last one is left out; None if unknown.
+        epoch: The open epoch, or the next one if none is open.
+        trained: Samples of the epoch whose losses have come back; the epoch is served from this position.
+        end: Position at which the epoch ends; None until an iterator opens it.
+        cut: How the epoch is cut into batches: batch size, and whether a smaller last batch is dropped; None if
+            unknown.
         step: The most samples whose losses came back at once.
         kept_before: Samples trained on in earlier epochs.
-        moved: Whether losses have come back since it was opened or loaded.
-        idle_passes: How often it was handed out to its end since then; twice as much where that is certain.
+        moved: Whether losses have come back since the epoch was opened or loaded.
+        idle_passes: How often the epoch was exhausted since then; each certain pass counts twice.
     """
 
     epoch: int = 0
@@ -76,7 +77,7 @@ class TrainingProgress:
 
     @property
     def epochs_done(self) -> float:
-        """Epochs trained, the current one by its share."""
+        """Epochs trained; the current one counts by its finished fraction."""
         return self.epoch + (min(1.0, self.trained / self.end) if self.end else 0.0)
 
     @property
@@ -86,30 +87,30 @@ class TrainingProgress:
 
     @property
     def is_remainder(self) -> bool:
-        """Whether less is left of a begun epoch than a step takes, for somebody who may leave it out."""
+        """True if the rest of the epoch is smaller than one step and may be dropped."""
         return self.cut is None and self.end is not None and self.trained > 0 and self.end - self.trained < self.step
 
     def tick(self, samples: int) -> bool:
-        """Counts samples whose losses have come back; says whether that ends the epoch."""
+        """Count samples whose losses have come back; return True if this ends the epoch."""
         self.moved = True
         self.step = max(self.step, samples)
         self.trained += samples
         return self.end is not None and self.trained >= self.end
 
     def next_epoch(self) -> None:
-        """Goes on to the start of the next epoch."""
+        """Move to the start of the next epoch."""
         self.kept_before = self.kept
         self.epoch += 1
         self.trained, self.end = 0, None
         self.moved, self.idle_passes = False, 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Numbers from which the clock can be set again."""
+        """Return the progress as plain numbers."""
         return asdict(self)
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> TrainingProgress:
-        """A clock as it was, with nothing trained since."""
+        """Restore the progress, with nothing trained since."""
         end, cut = state["end"], state.get("cut")
         epoch, trained = int(state["epoch"]), int(state["trained"])
         if epoch < 0 or trained < 0:
@@ -125,33 +126,33 @@ class TrainingProgress:
 
 
 class Order(Protocol):
-    """One epoch's samples, batch by batch.
+    """The samples of one epoch, batch by batch.
 
     Attributes:
-        arrangement: Who put the samples in this order, to tell whether the order must be made anew for somebody
-            else; None for an order that came out of a checkpoint and stands as it is.
+        arrangement: Identifies the sampler view that made the order. A view with another arrangement makes a new order.
+            None for an order from a checkpoint, which every view accepts.
     """
 
     arrangement: Hashable | None
 
     def __len__(self) -> int:
-        """How many samples the epoch has in all."""
+        """Number of samples in the whole epoch."""
         ...
 
     def batch(self, position: int, batch_size: int) -> list[int]:
-        """The batch that starts at `position`; empty at the end of the epoch."""
+        """Return the batch that starts at `position`; empty at the end of the epoch."""
         ...
 
     def samples(self, start: int, stop: int) -> np.ndarray:
-        """What lies between two positions, as far as there is something."""
+        """Return the samples between two positions, as far as the epoch goes."""
         ...
 
     def end(self, start: int, batch_size: int, drop_last: bool) -> int:
-        """The position at which batches from `start` on end."""
+        """Return the position at which batches from `start` on end."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """Tensors and numbers from which the epoch can be made again."""
+        """Return tensors and numbers from which the epoch can be restored."""
         ...
 
 
@@ -160,8 +161,8 @@ class EpochOrder:
 
     Args:
         order: The samples in visiting order.
-        cuts: Where batches end, for batches that somebody else has made; None cuts by size.
-        arrangement: Who put them in this order.
+        cuts: Where batches end, if a batch sampler made them; None cuts by size.
+        arrangement: Identifies the sampler view that made the order.
     """
 
     def __init__(self, order: np.ndarray, cuts: np.ndarray | None = None, arrangement: Hashable | None = None) -> None:
@@ -173,7 +174,7 @@ class EpochOrder:
         return len(self.order)
 
     def batch(self, position: int, batch_size: int) -> list[int]:
-        """The batch that starts at `position`; empty at the end of the epoch."""
+        """Return the batch that starts at `position`; empty at the end of the epoch."""
         stop = position + batch_size
         if self.cuts is not None:
             later = self.cuts[np.searchsorted(self.cuts, position, side="right") :]
@@ -182,17 +183,17 @@ class EpochOrder:
         return indices
 
     def samples(self, start: int, stop: int) -> np.ndarray:
-        """What lies between two positions."""
+        """Return the samples between two positions."""
         return self.order[start:stop]
 
     def end(self, start: int, batch_size: int, drop_last: bool) -> int:
-        """The position at which batches from `start` on end."""
+        """Return the position at which batches from `start` on end."""
         if drop_last and self.cuts is None:
             return start + (len(self.order) - start) // batch_size * batch_size
         return len(self.order)
 
     def state_dict(self) -> dict[str, Any]:
-        """The order and the cuts."""
+        """Return the order and the cuts."""
         return {
             "kind": "fixed",
             "order": torch.tensor(self.order),
@@ -201,7 +202,7 @@ class EpochOrder:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], n: int) -> EpochOrder:
-        """The epoch that `state` describes, checked against the number of samples."""
+        """Restore the epoch from `state`, checked against the number of samples."""
         order = _indices(state["order"], n)
         cuts = state["cuts"]
         if cuts is not None:
@@ -215,19 +216,19 @@ class EpochOrder:
 
 
 class PerBatchOrder:
-    """An epoch whose steps choose when their turn comes, each among its own share of the candidates.
+    """An epoch in which every step selects its own samples when it starts, from its own part of the candidates.
 
-    The candidates are cut into as many shares as there are steps, in proportion to what the steps train on; so
-    nothing repeats and the epoch trains on exactly `q` samples. What has been chosen stays chosen: a loader that
-    fetches ahead, a second look and a resumed run all get the same batch.
+    The candidates are divided among the steps in proportion to their sizes, so no sample repeats and the epoch trains
+    on exactly `q` samples. A selection is final: a prefetching loader, a second iterator and a resumed run get the same
+    batch.
 
     Args:
-        policy: Who chooses.
-        table: Where the scores are.
+        policy: Selects the samples of a step.
+        table: Holds the scores.
         context: The epoch's context.
-        q: How many samples the epoch trains on.
-        batch_size: Samples a step.
-        drop_last: Whether to leave out a last, smaller step.
+        q: Number of samples the epoch trains on.
+        batch_size: Samples per step.
+        drop_last: Whether to drop a last, smaller step.
     """
 
     def __init__(
@@ -248,28 +249,28 @@ class PerBatchOrder:
         return self._total
 
     def batch(self, position: int, batch_size: int) -> list[int]:
-        """The batch that starts at `position`; empty at the end of the epoch."""
+        """Return the batch that starts at `position`; empty at the end of the epoch."""
         indices: list[int] = self.samples(position, position + batch_size).tolist()
         return indices
 
     def samples(self, start: int, stop: int) -> np.ndarray:
-        """What lies between two positions, chosen if it has not been yet."""
+        """Return the samples between two positions; select those that are not selected yet."""
         stop = min(stop, self._total)
         while self._n_chosen < stop:
             self._choose()
         return self._chosen[start:stop]
 
     def freeze(self, scores: np.ndarray) -> None:
-        """Lets all later choices go by these scores.
+        """Use these scores for all later selections.
 
-        Processes that choose together must know the same. Little is lost: a candidate's score does not change before
-        its turn, unless somebody observes it.
+        Ranks that select the same batches need the same scores. Little is lost: the score of a candidate does not
+        change before its step, unless `Pruner.observe` writes it.
         """
         if self._frozen is None:
             self._frozen = scores
 
     def end(self, start: int, batch_size: int, drop_last: bool) -> int:
-        """The position at which batches from `start` on end."""
+        """Return the position at which batches from `start` on end."""
         if batch_size != self._batch_size:
             raise StateError(
                 f'an epoch begun with every="batch" and batches of {self._batch_size} cannot go on with batches of '
@@ -286,7 +287,7 @@ class PerBatchOrder:
         self._n_chosen = stop
 
     def state_dict(self) -> dict[str, Any]:
-        """The candidates, and what has been chosen from them so far."""
+        """Return the candidates and the samples selected from them so far."""
         return {
             "kind": "stepwise",
             "candidates": torch.tensor(self._candidates),
@@ -299,7 +300,7 @@ class PerBatchOrder:
     def from_state(
         cls, state: Mapping[str, Any], policy: StepwisePolicy, table: ScoreTable, context: Context
     ) -> PerBatchOrder:
-        """The epoch that `state` describes."""
+        """Restore the epoch from `state`."""
         epoch = cls.__new__(cls)
         epoch._policy, epoch._table, epoch._context = policy, table, context
         epoch._batch_size, epoch._total = int(state["batch_size"]), int(state["total"])
@@ -319,7 +320,7 @@ class PerBatchOrder:
 
 
 def restore_order(state: Mapping[str, Any] | None, policy: Policy, table: ScoreTable, context: Context) -> Order | None:
-    """The epoch that `state` describes, or None where none was open."""
+    """Restore the epoch from `state`; None if no epoch was open."""
     if state is None:
         return None
     if state["kind"] == "stepwise" and isinstance(policy, StepwisePolicy):
@@ -328,7 +329,7 @@ def restore_order(state: Mapping[str, Any] | None, policy: Policy, table: ScoreT
 
 
 def selection_state(selection: Selection) -> dict[str, Any]:
-    """Tensors from which a selection can be made again."""
+    """Return tensors from which a selection can be restored."""
     weights = selection.weights
     return {
         "indices": torch.tensor(selection.indices),
@@ -337,7 +338,7 @@ def selection_state(selection: Selection) -> dict[str, Any]:
 
 
 def restore_selection(state: Mapping[str, Any] | None, n: int) -> Selection | None:
-    """The selection that `state` describes, or None where there was none."""
+    """Restore the selection from `state`; None if there was none."""
     if state is None:
         return None
     weights = state["weights"]
@@ -345,7 +346,7 @@ def restore_selection(state: Mapping[str, Any] | None, n: int) -> Selection | No
 
 
 def _indices(values: Any, n: int) -> np.ndarray:
-    """An int64 array out of a checkpoint, every value checked to be in [0, n)."""
+    """Convert indices from a checkpoint to an int64 array; check that every value is in [0, n)."""
     fits = isinstance(values, torch.Tensor) and values.dtype == torch.int64 and values.ndim == 1
     if not fits or (len(values) and not (int(values.min()) >= 0 and int(values.max()) < n)):
         raise StateError(
@@ -357,19 +358,19 @@ def _indices(values: Any, n: int) -> np.ndarray:
 
 
 class PolicySelection:
-    """The policy at work, and what it selected last.
+    """Calls the policy and keeps its last selection.
 
     Args:
-        policy: Who draws.
-        table: What it draws by.
-        epochs: How many epochs are planned, or None.
-        labels: One class for each sample, or None.
-        complaints: What is said at every draw.
+        policy: Selects the samples.
+        table: The scores it selects by.
+        epochs: Number of planned epochs, or None.
+        labels: One class per sample, or None.
+        complaints: The warnings issued at every selection.
 
     Attributes:
-        current: The current epoch's selection, where it has been drawn.
-        weights: A weight for each sample by the last selection; None where all are 1.
-        weights_used: The smallest, the mean and the largest of the selected ones.
+        current: The selection of the current epoch; None until it is made.
+        weights: One weight per sample by the last selection; None if all are 1.
+        weights_used: The smallest, mean and largest weight of the selected samples.
     """
 
     def __init__(
@@ -391,7 +392,7 @@ class PolicySelection:
         self._on_epoch_start: Callable[[int], None] | None = getattr(policy, "on_epoch_start", None)
 
     def context(self, epoch: int, seed: int, trained: int = 0) -> Context:
-        """What the policy may know in that epoch, before which so many samples have been trained on."""
+        """Return the policy's context for that epoch, given the number of samples trained on before it."""
         return Context(
             n=self._table.n,
             epoch=epoch,
@@ -404,55 +405,55 @@ class PolicySelection:
 
     @property
     def total(self) -> int | None:
-        """Samples that the whole training is trained on, where the policy fixes that."""
+        """Samples in the whole training, if the policy fixes the total."""
         return total_samples(self._policy, self._table.n, self._epochs)
 
     @property
     def offered(self) -> int:
-        """How many samples there are to draw from: all, but where some have been removed."""
+        """Number of samples to select from: all, unless some have been removed."""
         return int(getattr(self._policy, "offered", self._table.n))
 
     def prepare(self, epoch: int) -> None:
-        """Once an epoch, before it is drawn: makes room for its counts, and hears the complaints about the last."""
+        """Prepare an epoch once, before its selection: widen the counters and issue the warnings of the last epoch."""
         if self._on_epoch_start is not None:
             self._on_epoch_start(epoch)
         self._table.widen_counters(epoch)
         self._complaints.flush()
 
     def select(self, context: Context) -> Selection:
-        """The current epoch's selection; drawn the first time it is asked for."""
+        """Return the selection of the current epoch; make it on the first call."""
         selection = self.current
         if selection is None:
             self.prepare(context.epoch)
             selection = self._policy.select(self._table, context)
             self.keep(selection)
-            # A budget is kept to by the whole training, not by an epoch.
+            # A budget limits the whole training, not one epoch.
             nominal = None if self.total is not None else nominal_ratio(self._policy, self.offered, context)
             self._complaints.warn_real_ratio(context.epoch, 1 - len(selection) / self.offered, nominal)
         return selection
 
     def preview(self, context: Context) -> Selection:
-        """The current epoch's selection, or what it would be if it were drawn now. Keeps nothing of it."""
+        """Return the selection of the current epoch, or the one it would get now. Stores nothing."""
         if self.current is not None:
             return self.current
         if self._epochs is not None and context.epoch >= self._epochs and self.total is None:
-            # Policies and schedules need not know what comes after the end, and the last pool would be the same again.
+            # Policies and schedules need not handle epochs after the last, and reusing its seed would repeat its pool.
             context = replace(context, epoch=self._epochs - 1, seed=key64(context.seed, "one more"))
         return self._policy.select(self._table, context)
 
     def keep(self, selection: Selection | None) -> None:
-        """This is the current epoch's selection, drawn or out of a checkpoint; None where there is none yet."""
+        """Set the selection of the current epoch, new or from a checkpoint; None if there is none yet."""
         self.current = selection
         self.weights = None if selection is None else selection.dense_weights(self._table.n)
         self.weights_used = _spread(None if selection is None else selection.weights)
 
     def forget(self) -> None:
-        """The current epoch has not been drawn. The last weights stay, for losses that are still to come."""
+        """Clear the selection of the current epoch. The last weights stay, for losses that are still to come."""
         self.current = None
 
 
 def _spread(weights: np.ndarray | None) -> dict[str, float]:
-    """The smallest, the mean and the largest weight of a selection."""
+    """Return the smallest, mean and largest weight of a selection."""
     if weights is None or len(weights) == 0:
         return {"weight_min": 1.0, "weight_mean": 1.0, "weight_max": 1.0}
     smallest, mean, largest = weights.min(), weights.mean(dtype=np.float64), weights.max()
@@ -460,17 +461,17 @@ def _spread(weights: np.ndarray | None) -> dict[str, float]:
 
 
 class EpochManager:
-    """The epochs of one training, one after the other.
+    """Opens and ends the epochs of one training.
 
     Args:
-        policy: Who draws them.
-        table: What it draws by.
+        policy: Selects the samples of an epoch.
+        table: The scores it selects by.
         seed: The training's seed.
-        epochs: How many are planned, or None.
-        labels: One class for each sample, or None.
-        raise_on_nan: Whether losses that are not finite are an error.
-        options: How it works together with other processes.
-        team: Those processes, where it is not the usual way.
+        epochs: Number of planned epochs, or None.
+        labels: One class per sample, or None.
+        raise_on_nan: Whether non-finite losses are an error.
+        options: How the ranks work together.
+        team: The distributed context, if it is not the default one.
     """
 
     def __init__(
@@ -494,53 +495,53 @@ class EpochManager:
         self._policy = policy
         self._table = table
         self._epochs = epochs
-        self._epoch: Order | None = None  # the open one, in the order of whoever goes through it
-        self._rewound = False  # whether somebody else skips what has been trained on of the open epoch
+        self._epoch: Order | None = None  # the open one, in the order of its sampler view
+        self._rewound = False  # whether the loader itself skips the trained part of the open epoch
         self.team = team or DistributedContext(
             policy, table, epochs, labels, raise_on_nan, options or DistributedOptions()
         )
-        self._share: RankShard | None = None  # of the open epoch, for this process
-        self._world = 1  # how many processes go through the open epoch
+        self._share: RankShard | None = None  # of the open epoch, for this rank
+        self._world = 1  # number of ranks that go through the open epoch
         self._repeated_before = 0
 
     def context(self, epoch: int) -> Context:
-        """What the policy may know in that epoch."""
+        """Return the policy's context for that epoch."""
         return self.selector.context(epoch, self.seed, self.clock.kept_before)
 
     def size_bounds(self, epoch: int) -> tuple[int, int]:
-        """The fewest and the most samples that epoch can have."""
+        """Return the fewest and the most samples that epoch can have."""
         return size_bounds(self._policy, self.n, self.context(epoch))
 
     def check_sizes(self) -> None:
-        """Raises what the policy has against one of the epochs that are left: now, and not when it begins."""
+        """Raise the policy's errors about any remaining epoch now, not when that epoch begins."""
         for epoch in range(self.clock.epoch, self._epochs or self.clock.epoch + 1):
             self.size_bounds(epoch)
 
     def nominal_ratio(self, epoch: int) -> float | None:
-        """The share that the policy says it leaves out of that epoch; None where it does not say."""
+        """Return the nominal prune ratio of that epoch; None if the policy has none."""
         return nominal_ratio(self._policy, self.selector.offered, self.context(epoch))
 
     def nominal_saved(self) -> float:
-        """The share that the policy says it leaves out of the current epoch; where it does not say, the middle."""
+        """Return the nominal prune ratio of the current epoch; the middle of its bounds if the policy has none."""
         epoch = self._planned()
         n = self.selector.offered
         nominal = self.nominal_ratio(epoch)
         return 1 - sum(self.size_bounds(epoch)) / (2 * n) if nominal is None else nominal
 
     def _planned(self) -> int:
-        """The current epoch, or the last: policies and schedules need not know what comes after it."""
+        """Return the current epoch, or the last planned one: policies and schedules need not handle epochs after it."""
         if self._epochs is None or self.selector.total is not None:
             return self.clock.epoch
         return min(self.clock.epoch, self._epochs - 1)
 
-    # -- how much there is in all ------------------------------------------------------------------------------
+    # -- size of the training ----------------------------------------------------------------------------------
 
     @property
     def total(self) -> int | None:
-        """Samples that the whole training is trained on, where a budget decides when it is over; else None.
+        """Samples in the whole training if a budget decides when training ends; otherwise None.
 
-        Where smaller batches are left out, it is what full steps make of the budget; where processes take equal
-        shares, what goes round.
+        With dropped smaller batches, the total counts full steps only; with equal shards, only samples that divide
+        evenly.
         """
         total = self.selector.total
         if total is None:
@@ -550,7 +551,7 @@ class EpochManager:
 
     @property
     def progress(self) -> float | None:
-        """Share of the planned training that is done, in [0, 1]; None where nothing was planned."""
+        """Finished fraction of the planned training, in [0, 1]; None if nothing was planned."""
         total = self.total
         if total is not None:
             return min(1.0, self.clock.kept / total) if total else 1.0
@@ -558,7 +559,7 @@ class EpochManager:
 
     @property
     def done(self) -> bool:
-        """Whether all that was planned has been trained on."""
+        """Whether all planned epochs or samples have been trained on."""
         total = self.total
         if total is not None:
             return self.clock.kept >= total
@@ -566,16 +567,16 @@ class EpochManager:
 
     @property
     def full_samples(self) -> float:
-        """Samples that training on all data would have been trained on until now."""
+        """Samples that training on the full data would have processed by now."""
         total = self.total
         if total is None or self._epochs is None:
             return self.clock.epochs_done * self.n
         return self._epochs * self.n * min(1.0, self.clock.kept / total) if total else 0.0
 
-    # -- going through an epoch --------------------------------------------------------------------------------
+    # -- opening and ending epochs -----------------------------------------------------------------------------
 
     def open(self, view: SamplerView) -> OpenEpoch:
-        """The epoch that is served to somebody who starts going through the data now, and from where."""
+        """Open an epoch for a new iterator; return its order and its start and end offsets."""
         meeting = self.team.meeting(self.clock.kept)
         if meeting is None:
             self.team.detach_group()
@@ -596,21 +597,21 @@ class EpochManager:
 
     @property
     def epoch(self) -> int:
-        """The epoch that whoever starts now goes through.
+        """The epoch that a new iterator goes through.
 
-        Right after a checkpoint was loaded, less may be left of the open one than there are processes, or than they
-        take in a step: then it is the next, and a loop over the epochs that are left must know.
+        Right after a checkpoint is loaded, the rest of the open epoch may be smaller than the number of ranks, or than
+        one step. Then this is the next epoch, and a loop over the remaining epochs must start there.
         """
         if self._epoch is None or not self.clock.trained or self.clock.moved or self._rewound:
             return self.clock.epoch
-        if isinstance(self._epoch, PerBatchOrder):  # goes on in the steps it was begun with, or not at all
+        if isinstance(self._epoch, PerBatchOrder):  # continues with the steps it was begun with, or not at all
             left = len(self._epoch) - self.clock.trained
             return self.clock.epoch + (self.team.share_of(left) == 0)
         end = self.team.end_of(self._epoch, self.clock.trained, *(self.clock.cut or (1, False)))
         return self.clock.epoch + self._ends_at(end)
 
     def _is_spent(self, view: SamplerView) -> bool:
-        """Whether nothing is left of a budget, or less than makes a step."""
+        """True if the rest of the budget is empty or smaller than one step."""
         if self._epoch is not None or self.selector.total is None:
             return False
         self.clock.cut = view.cut
@@ -619,11 +620,11 @@ class EpochManager:
         return self.done
 
     def _check_shortest(self, view: SamplerView) -> None:
-        """Raises, before anything is trained, where an epoch may become smaller than a step that is left out then."""
+        """Raise before training starts if an epoch may become smaller than one step and smaller steps are dropped."""
         if view.cut is None or not view.cut[1]:
             return
         step, (fewest, _) = self.team.step_size(view.cut[0]), self.size_bounds(0)
-        if 1 < fewest < step:  # 1 is what policies have that do not say
+        if 1 < fewest < step:  # 1 is the default of policies without bounds
             raise ConfigError(
                 f"under {describe(self._policy)} an epoch may have {fewest} samples, fewer than the {step} of a step, "
                 "and smaller steps are left out. Choose a smaller batch_size, refresh more, or set drop_last=False."
@@ -631,11 +632,11 @@ class EpochManager:
 
     @property
     def _start(self) -> int:
-        """The position from which the open epoch is served."""
+        """Position from which the open epoch is served."""
         return 0 if self._rewound else self.clock.trained
 
     def rewind(self) -> None:
-        """Serves the open epoch from its start until it is over; what has been trained on stays counted."""
+        """Serve the open epoch from its start until it is over; trained samples stay counted."""
         if self.clock.moved:
             raise StateError(
                 f"rewind() belongs between load_state_dict() and the first step, and {self.clock.trained} samples of "
@@ -644,12 +645,12 @@ class EpochManager:
         self._rewound = True
 
     def end_epoch(self) -> None:
-        """The open epoch is over, though not all of it has been trained on. One that has not begun stays."""
+        """End the open epoch before all of it is trained on. An epoch without losses stays open."""
         if self._epoch is not None and self.clock.trained:
             self._over()
 
     def leave(self, epoch: int) -> None:
-        """A loop over epochs goes on to the next one, whether or not all of this one was trained on."""
+        """Move to the next epoch at the end of a loop body, whether or not all of this epoch was trained on."""
         if self.epoch != epoch or self.done:
             return
         if self.clock.moved:
@@ -663,26 +664,26 @@ class EpochManager:
             )
 
     def _over(self) -> None:
-        """Nothing more of the open epoch is trained on."""
+        """End the open epoch: the rest of it is not trained on."""
         self._next_epoch()
-        if self.team.exchange() is None:  # processes complain together, when the next epoch begins
+        if self.team.exchange() is None:  # ranks warn together, when the next epoch begins
             self.complaints.flush()
 
     def _wanted(self, view: SamplerView) -> int:
-        """The number of the epoch that is to be served: the open one, or the next."""
+        """Return the number of the epoch to serve: the open one, or the next."""
         over = self._epoch is not None and (self._is_over() or self._nothing_left(self._epoch, view))
         return self.clock.epoch + over
 
     def _nothing_left(self, epoch: Order, view: SamplerView) -> bool:
-        # Of a resumed epoch there may be less left than there are processes, or than makes a batch.
+        # The rest of a resumed epoch may be smaller than the number of ranks, or than one batch.
         if not self.clock.trained or not self._ends_at(view.end(epoch, self._start)):
             return False
-        # Where batches were of another size before, a loop that counts by `epoch` still counts this one: it is then
-        # served once, with nothing in it.
+        # If the batch size has changed, a loop that counts by `epoch` still counts this epoch: it is then served
+        # once, empty.
         return self._rewound or self.epoch > self.clock.epoch or self.clock.idle_passes > 0
 
     def _ends_at(self, end: int) -> bool:
-        """Whether somebody for whom the open epoch has this end gets nothing more of it."""
+        """True if nothing of the open epoch is left for a view that ends at this position."""
         return self.clock.trained >= end
 
     def _arrange(self, view: SamplerView) -> None:
@@ -691,30 +692,31 @@ class EpochManager:
             self.clock.idle_passes = 0
 
     def on_exhausted(self, epoch: Order, certainly: bool) -> None:
-        """Somebody has come to the end of `epoch`.
+        """Record that an iterator has reached, or may have reached, the end of `epoch`.
 
-        Or may have: prefetching workers use up a short epoch when somebody only looks at its first batch. Where a
-        loader does not say how far it prefetches, the end is believed when it is reached for the second time.
+        Prefetching workers exhaust a short epoch even if only its first batch is used. If the loader's prefetch depth
+        is unknown, the end counts as reached on the second time.
         """
         if epoch is self._epoch:
             self.clock.idle_passes += 2 if certainly else 1
 
     def overran(self, epoch: Order) -> None:
-        """Somebody wanted more of `epoch` than there is."""
+        """Record that an iterator asked for more of `epoch` than there is."""
         if epoch is self._epoch:
             self.team.tally.overran = True
 
     def trained_on(self, samples: int) -> None:
-        """Losses of so many samples have come back.
+        """Count samples whose losses have come back.
 
-        They count only while an epoch is open: a user's own loader, before the first one, makes no progress.
+        They count only while an epoch is open: feedback from a loader of the user, before the first epoch, is not
+        progress.
         """
         if self._epoch is None:
             return
         if self._epochs is not None and self.clock.epoch >= self._epochs and self.selector.total is None:
             self.complaints.warn_beyond_plan(self._epochs)
         self.team.tally.came_back(samples)
-        # All processes are at the same step, so each knows how far they are together.
+        # All ranks are at the same step, so each rank knows the progress of all.
         if self.clock.tick(samples * self._world):
             self._over()
 
@@ -736,10 +738,10 @@ class EpochManager:
         self.selector.forget()
         self._epoch, self._rewound = None, False
 
-    # -- together with other processes -------------------------------------------------------------------------
+    # -- sync with other ranks ---------------------------------------------------------------------------------
 
     def sync(self) -> None:
-        """Exchanges what the processes have learnt, now. A collective."""
+        """Exchange feedback between the ranks now. A collective."""
         meeting = self.team.meeting(self.clock.kept)
         if meeting is not None:
             self._follow(meeting.decide(True, self.clock.epoch, self.seed, self._standing))
@@ -797,28 +799,28 @@ class EpochManager:
 
     @property
     def repeated(self) -> int:
-        """Samples that were trained on twice in an epoch, to fill up shares."""
+        """Samples trained on twice in an epoch, to pad the shards."""
         pads = self._epoch is not None and self._share is not None and self._share.pad
         return self._repeated_before + (max(0, self.clock.trained - len(self._epoch or ())) if pads else 0)
 
-    # -- what an epoch holds -----------------------------------------------------------------------------------
+    # -- contents of an epoch ----------------------------------------------------------------------------------
 
     def select(self) -> Selection:
-        """The current epoch's selection; drawn the first time it is asked for."""
+        """Return the selection of the current epoch; make it on the first call."""
         return self.selector.select(self.context(self.clock.epoch))
 
     def preview(self) -> Selection:
-        """The open epoch's selection, or what the next one would be if it were drawn now. Keeps nothing of it."""
+        """Return the selection of the open epoch, or the one the next epoch would get now. Stores nothing."""
         if self.selector.current is None and isinstance(self._epoch, EpochOrder):
-            return Selection(self._epoch.order)  # out of a checkpoint; one with weights would have its selection
+            return Selection(self._epoch.order)  # from a checkpoint; an epoch with weights would have its selection
         return self.selector.preview(self.context(self.clock.epoch))
 
     def drawn_order(self, arrangement: Hashable) -> Order:
-        """The current epoch in the order in which it was drawn."""
+        """Return the current epoch in the order of its selection."""
         return EpochOrder(self.select().indices, arrangement=arrangement)
 
     def per_batch_order(self, batch_size: int, drop_last: bool) -> Order:
-        """The current epoch, with a choice at every step."""
+        """Return the current epoch with one selection per step."""
         self.selector.prepare(self.clock.epoch)
         assert isinstance(self._policy, StepwisePolicy)
         context = self.context(self.clock.epoch)
@@ -828,7 +830,7 @@ class EpochManager:
         return PerBatchOrder(self._policy, self._table, context, size, together, drop_last)
 
     def epoch_size(self) -> int:
-        """Samples in the whole epoch that is being served, or would be if it were drawn now."""
+        """Return the number of samples in the whole open epoch, or in the next one if it were selected now."""
         if self._epoch is not None:
             return len(self.selector.current or self._epoch)
         size = self._policy.size(self.n, self.context(self._planned()))
@@ -843,15 +845,15 @@ class EpochManager:
 
     @property
     def _must_meet(self) -> bool:
-        """Whether a draw that depends on losses needs what other processes know."""
+        """Whether a selection that depends on losses needs a sync with other ranks."""
         return self.team.exchange() is not None
 
     def is_in_batches(self, view: SamplerView) -> bool:
-        """Whether the current epoch, as `view` goes through it, was cut into batches by somebody else."""
+        """True if `view` has begun the current epoch and the batches were made by its inner batch sampler."""
         return self.arranged_size(view) is not None and getattr(self._epoch, "cuts", None) is not None
 
     def arranged_size(self, view: SamplerView) -> int | None:
-        """Samples in the current epoch as `view` goes through it; None where it has not begun to."""
+        """Return the number of samples in the current epoch in the order of `view`; None if `view` has not begun it."""
         if self._epoch is None or self._epoch.arrangement not in (None, view.arrangement):
             return None
         return len(self._epoch)
@@ -859,8 +861,8 @@ class EpochManager:
     # -- checkpoints -------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Tensors and plain values from which the timeline can be put back."""
-        # An epoch holds its order; the selection is needed beside it only for its weights.
+        """Return tensors and plain values from which the epoch manager can be restored."""
+        # An open epoch stores its own order; the selection beside it is stored only for its weights.
         drawn = self.selector.current if self._epoch is None or self.selector.weights is not None else None
         return {
             "seed": self.seed,
@@ -872,11 +874,11 @@ class EpochManager:
         }
 
     def whole(self, state: Any) -> Mapping[str, Any]:
-        """One state of a pruner, out of one or out of the parts of all processes, each of the right kind."""
+        """Return one state of a pruner, from a single state or from the states of all ranks."""
         return whole_state(state, self._table.declared)
 
     def restorer(self, state: Mapping[str, Any]) -> Callable[[], None]:
-        """Reads and checks `state` and returns what puts it in place, so that nothing is half restored."""
+        """Read and check `state`; return a function that applies it, so that nothing is half restored."""
         clock, seed, nonfinite = (
             TrainingProgress.from_state(state["clock"]),
             int(state["seed"]),
@@ -898,7 +900,7 @@ class EpochManager:
 
 
 class SamplerView(Protocol):
-    """One way of going through an epoch: which order, which batches."""
+    """How a sampler goes through an epoch: its order and its batches."""
 
     @property
     def arrangement(self) -> Hashable:
@@ -907,26 +909,26 @@ class SamplerView(Protocol):
 
     @property
     def cut(self) -> tuple[int, bool] | None:
-        """Samples a batch, and whether a smaller last one is left out; None where somebody else makes the batches."""
+        """Batch size, and whether a smaller last batch is dropped; None if an inner batch sampler makes the batches."""
         ...
 
     def check(self) -> None:
-        """Raises where this view cannot be gone through."""
+        """Raise if this view cannot be iterated."""
         ...
 
     def arrange(self) -> Order:
-        """The epoch in this view's order."""
+        """Return the epoch in this view's order."""
         ...
 
     def end(self, epoch: Order, start: int) -> int:
-        """The position at which this view ends if it starts at `start`."""
+        """Return the position at which this view ends if it starts at `start`."""
         ...
 
 
 class OpenEpoch(NamedTuple):
-    """An epoch that has been opened: its number, from which position to which it is handed out, and what of it.
+    """An open epoch: its order, its number, its start and end positions, and the shard of this rank.
 
-    The share is None where one process gets all of it. Positions are those of the whole epoch in any case.
+    The shard is None if one process gets the whole epoch. Positions always count samples of the whole epoch.
     """
 
     epoch: Order

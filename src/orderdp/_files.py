@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all: under a temporary name, which then takes the place of the real one."""
+"""Files that are written completely or not at all: under a temporary name that is then renamed."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["flushed", "replacing", "write_text"]
 
 @contextmanager
 def replacing(path: Path, ending: str = ".tmp") -> Iterator[Path]:
-    """A name beside `path` to write to. It is renamed where all goes well, and removed where it does not.
+    """Yield a temporary path beside `path`. It is renamed to `path` on success and removed on failure.
 
     Args:
-        path: What is to be there in the end.
-        ending: Of the temporary name, for writers that go by it.
+        path: The final path.
+        ending: Suffix of the temporary name, for writers that depend on it.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}{ending}")
     try:
@@ -29,7 +29,7 @@ def replacing(path: Path, ending: str = ".tmp") -> Iterator[Path]:
 
 @contextmanager
 def flushed(path: Path) -> Iterator[BinaryIO]:
-    """A binary file that takes the place of `path` once it is on the disk: even a power cut leaves a whole one."""
+    """Yield a binary file that replaces `path` once it is on the disk: a power cut leaves the old or the new file."""
     with replacing(path) as temporary, open(temporary, "wb") as file:
         yield file
         file.flush()
@@ -37,6 +37,6 @@ def flushed(path: Path) -> Iterator[BinaryIO]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a text file."""
+    """Write a text file."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")

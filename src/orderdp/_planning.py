@@ -1,4 +1,4 @@
-"""How many samples, batches and steps: arithmetic that needs no tensors."""
+"""Numbers of samples, batches and steps: arithmetic that needs no tensors."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ __all__ = ["Split", "batches_in", "pool_sizes", "steps_within"]
 Split = Literal["samples", "batches"]
 
 
-#: With a bare prune ratio, the pool is this power of the share kept.
+#: With only a prune ratio given, the pool fraction is the kept fraction to this power.
 POOL_EXPONENT = 0.25
 
 
 def pool_sizes(
     n: int, prune_ratio: float | None, exploration: float | None, exploitation: float | None
 ) -> tuple[int, int]:
-    """The size s of the pool and the number q kept, out of `n`: by ratio, by both dials, or by ratio and one dial."""
+    """Return the pool size s and the number kept q, of `n`: by ratio, by both dials, or by ratio and one dial."""
     if prune_ratio is None:
         assert exploration is not None
         assert exploitation is not None
@@ -30,14 +30,14 @@ def pool_sizes(
     keep = 1 - prune_ratio
     q = round(keep * n)
     if exploration is not None:
-        return max(round(exploration * n), q), q  # 1 - 0.7 is a little more than 0.3, and may round to one more
+        return max(round(exploration * n), q), q  # 1 - 0.7 is slightly more than 0.3, and may round to one more
     if exploitation is not None:
         return min(n, round(q / exploitation)), q
     return max(round(keep**POOL_EXPONENT * n), q), q
 
 
 def batches_in(samples: int, batch_size: int, drop_last: bool) -> int:
-    """How many batches `samples` make."""
+    """Return the number of batches of `samples` samples."""
     return samples // batch_size if drop_last else -(-samples // batch_size)
 
 
@@ -51,7 +51,7 @@ def steps_within(
     split: Split = "samples",
     pad: bool = False,
 ) -> tuple[int, int]:
-    """The fewest and the most optimizer steps of epochs that keep between so many and so many samples."""
+    """Return the fewest and the most optimizer steps of epochs whose sizes lie between these bounds."""
     check_batch_size(batch_size)
     for name, value in (("world_size", world_size), ("accumulate", accumulate)):
         if not is_count(value):

@@ -1,6 +1,6 @@
-"""DistributedContext: whether other processes train the same model, and how to reach them.
+"""DistributedContext: the process group of a training, as one rank sees it.
 
-It is asked anew each time, because the process group may be made after the pruner. Without a group, nothing of
+The group is looked up on every call, because it may be created after the pruner. Without a group, nothing of
 `orderdp.distributed` is loaded.
 """
 
@@ -27,7 +27,7 @@ __all__ = ["DistributedContext", "DistributedOptions", "SyncCounters", "checked_
 
 
 def checked_group(process_group: Any) -> Any:
-    """A process group, what takes its place, None, or an error."""
+    """Return a process group, a substitute for one, or None, or raise an error."""
     distributed = torch.distributed
     is_group = distributed.is_available() and isinstance(process_group, distributed.ProcessGroup)
     if process_group is None or is_group or hasattr(process_group, "gather_all"):
@@ -46,12 +46,12 @@ def checked_group(process_group: Any) -> Any:
 
 @dataclass(frozen=True)
 class DistributedOptions:
-    """How processes work together.
+    """How ranks work together.
 
     Attributes:
-        process_group: Which of them share the data; None for all.
-        shard: Whether each takes its own share; otherwise a framework deals out the samples.
-        pad: Whether shares are filled up with repeats; otherwise what does not go round is left out.
+        process_group: The ranks that share the data; None for all.
+        shard: Whether each rank takes its own shard; otherwise a framework distributes the samples.
+        pad: Whether shards are padded with repeats; otherwise samples that do not divide evenly are left out.
     """
 
     process_group: Any = None
@@ -61,13 +61,13 @@ class DistributedOptions:
 
 @dataclass
 class SyncCounters:
-    """What this process has done that the others may want to hear of.
+    """What this rank has done since the last sync, for the message to the other ranks.
 
     Attributes:
-        fed: Samples whose losses came back since the processes met.
-        start: From where the open epoch is served.
-        got: Samples of it whose losses came back since then.
-        ran_dry: Whether somebody wanted more of it than there is.
+        fed: Samples whose losses came back since the last sync.
+        start: Position from which the open epoch is served.
+        got: Samples of the open epoch whose losses came back since it was opened.
+        overran: Whether an iterator asked for more of the epoch than there is.
     """
 
     fed: int = 0
@@ -76,25 +76,25 @@ class SyncCounters:
     overran: bool = False
 
     def opened(self, start: int) -> None:
-        """An epoch is served from a position on."""
+        """Reset the counters of the epoch, which is served from `start` on."""
         self.start, self.got, self.overran = start, 0, False
 
     def came_back(self, samples: int) -> None:
-        """Losses of so many samples have."""
+        """Count samples whose losses have come back."""
         self.fed += samples
         self.got += samples
 
 
 class DistributedContext:
-    """The processes that train one model, as one pruner sees them.
+    """The ranks that train one model, as one pruner sees them.
 
     Args:
-        policy: Who draws.
-        table: What is remembered here.
-        epochs: How many are planned, or None.
-        labels: One class for each sample, or None.
-        strict: Whether losses that are not finite are an error.
-        options: How they work together.
+        policy: Selects the samples of an epoch.
+        table: The score table of this rank.
+        epochs: Number of planned epochs, or None.
+        labels: One class per sample, or None.
+        strict: Whether non-finite losses are an error.
+        options: How the ranks work together.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class DistributedContext:
         self._restored = False
 
     def exchange(self) -> Exchange | None:
-        """The way to the other processes; None where there are none."""
+        """Return the collectives of the process group; None without one."""
         distributed = torch.distributed
         is_there = distributed.is_available() and distributed.is_initialized()
         if self._options.process_group is None and not is_there:
@@ -124,7 +124,7 @@ class DistributedContext:
         return find_exchange(self._options.process_group)
 
     def share(self) -> RankShard | None:
-        """What this process takes of an epoch; None for all of it."""
+        """Return the shard of this rank; None if it takes the whole epoch."""
         exchange = self.exchange() if self._options.shard else None
         if exchange is None:
             return None
@@ -134,50 +134,50 @@ class DistributedContext:
 
     @property
     def sharded(self) -> bool:
-        """Whether each process takes a share of its own."""
+        """Whether each rank takes its own shard."""
         return self.share() is not None
 
     def share_of(self, samples: int) -> int:
-        """How many of so many samples this process gets."""
+        """Return how many of `samples` samples this rank gets."""
         share = self.share()
         return samples if share is None else share.size(samples)
 
     def step_size(self, batch_size: int) -> int:
-        """Samples that all processes take in one step."""
+        """Return the number of samples that all ranks take in one step."""
         share = self.share()
         return batch_size if share is None else batch_size * share.world
 
     def smallest_step(self, batch_size: int, drop_last: bool) -> int:
-        """The fewest samples that all processes can take in one step, with batches cut like this."""
+        """Return the fewest samples that all ranks can take in one step, with these batches."""
         if drop_last:
             return self.step_size(batch_size)
         return 1 if self._options.pad else self.step_size(1)
 
     def end_of(self, epoch: Order, start: int, batch_size: int, drop_last: bool) -> int:
-        """The position at which this process's batches from `start` on end."""
+        """Return the position at which the batches of this rank from `start` on end."""
         share = self.share()
         if share is None:
             return epoch.end(start, batch_size, drop_last)
         return share.end(epoch, start, batch_size, drop_last)
 
     def worker_seed(self, seed: int, epoch: int) -> int:
-        """A seed for a loader's workers, another one in each process: or all would augment alike."""
+        """Return a seed for a loader's workers. It differs between ranks, or all ranks would augment alike."""
         exchange = self.exchange()
         others = () if exchange is None or exchange.rank == 0 else ("rank", exchange.rank)
         return key64(seed, "workers", epoch, *others) >> 1
 
     def meeting(self, kept: int) -> Synchronizer | None:
-        """Where the processes meet; None where there are no others.
+        """Return the synchronizer of the process group; None without other ranks.
 
         Args:
-            kept: Samples trained on until now, for the first meeting.
+            kept: Samples trained on until now, for the first sync.
         """
         exchange = self.exchange()
         if exchange is None:
             return None
         if self._meeting is None:
             self._meeting = self._new_meeting(kept)
-            self.tally.fed = 0  # it is among those kept
+            self.tally.fed = 0  # already counted in `kept`
         self._meeting.exchange = exchange
         return self._meeting
 
@@ -187,25 +187,25 @@ class DistributedContext:
         return Synchronizer(self._table, SharedConfig(*self._setup), kept, as_it_is=self._restored)
 
     def detach_group(self) -> None:
-        """An epoch begins without others, who may have been there before: there is nobody left to tell."""
+        """Drop the collectives: this epoch begins without a process group, even if there was one before."""
         if self._meeting is not None:
             self._meeting.exchange = None
 
     def restored(self, kept: int) -> None:
-        """The table was loaded, here and everywhere."""
+        """Reset the sync state after the same checkpoint was loaded on every rank."""
         self._meeting, self._restored, self.tally = None, True, SyncCounters()
         self.meeting(kept)
 
     def unsynced(self) -> dict[str, Any] | None:
-        """What other processes do not know yet, for a checkpoint; None where there is nothing."""
+        """Return what the other ranks do not know yet, for a checkpoint; None if there is nothing."""
         return None if self._meeting is None else self._meeting.unsynced(self.tally.fed)
 
     @property
     def exchanged_bytes(self) -> int:
-        """What came in at the last meeting."""
+        """Bytes received in the last sync."""
         return 0 if self._meeting is None else self._meeting.exchanged_bytes
 
     @property
     def traffic(self) -> dict[str, float]:
-        """What came in, for reports."""
+        """Bytes received, for reports."""
         return {"exchanged_bytes": self.exchanged_bytes}

@@ -1,4 +1,4 @@
-"""Torch itself: what stays out of compiled graphs, and its global random generators."""
+"""Helpers for torch: keeping code out of compiled graphs, and the global random generators."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 def outside_graphs(method: _Method) -> _Method:
-    """Keeps a method out of `torch.compile`, which would trace the bookkeeping and guard on its counters.
+    """Keep a method out of `torch.compile`, which would trace the bookkeeping and guard on its counters.
 
-    The compiler is asked to keep out only while it is tracing: loading it takes as long as loading torch, and most
-    loops do without.
+    `torch.compiler.disable` is called only while tracing: importing the compiler takes as long as importing torch, and
+    most loops do not need it.
     """
 
     @functools.wraps(method)
@@ -32,11 +32,11 @@ def outside_graphs(method: _Method) -> _Method:
 
 
 class GlobalGenerators(NamedTuple):
-    """Their states.
+    """The states of the global random generators.
 
     Attributes:
-        host: Of the generator of the CPU.
-        device: Of that of the device; None where the device is the CPU, or where nothing is known of it.
+        host: State of the CPU generator.
+        device: State of the device generator; None if the device is the CPU, or if it is unknown.
     """
 
     host: torch.Tensor
@@ -44,23 +44,23 @@ class GlobalGenerators(NamedTuple):
 
     @classmethod
     def now(cls, device: torch.device) -> GlobalGenerators:
-        """As they are."""
+        """Return the current states."""
         own = None if device.type == "cpu" else torch.get_device_module(device).get_rng_state(device)
         return cls(torch.get_rng_state(), own)
 
     @classmethod
     def seeded(cls, seed: int, device: torch.device) -> GlobalGenerators:
-        """As a seed makes them; the same draws as after ``torch.manual_seed``."""
+        """Return the states for a seed; the same draws as after ``torch.manual_seed``."""
         own = None if device.type == "cpu" else torch.Generator(device).manual_seed(seed).get_state()
         return cls(torch.Generator().manual_seed(seed).get_state(), own)
 
     def from_checkpoint(self, host: torch.Tensor, device: torch.Tensor | None) -> GlobalGenerators:
-        """Those of a checkpoint; of the device these, where the checkpoint is older or was made on the CPU."""
+        """Return the states of a checkpoint; with this device state if it has none (older, or made on the CPU)."""
         return GlobalGenerators(host, self.device if device is None else device)
 
     @contextmanager
     def used(self, device: torch.device) -> Iterator[None]:
-        """Inside, drawing goes on from these states; afterwards the generators are as they were."""
+        """Use these states inside the context; restore the generators afterwards."""
         before = GlobalGenerators.now(device)
         self._put_in(device)
         try:

@@ -23,7 +23,7 @@ __all__ = [
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """A sentence with the name that was probably meant, or with all there are; it starts with a space."""
+    """Return a sentence with the closest known name, or with all known names; it starts with a space."""
     choices = list(known)
     close = difflib.get_close_matches(name, choices, n=1)
     if close:
@@ -32,7 +32,7 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 
 
 def checked_name(name: str, known: Iterable[str], kind: str) -> str:
-    """The name itself if it is known, or an error that suggests the one that was meant.
+    """Return the name if it is known, or raise an error that suggests the closest one.
 
     >>> checked_name("orderpd", ["orderdp", "rs2"], "policy")
     Traceback (most recent call last):
@@ -45,28 +45,28 @@ def checked_name(name: str, known: Iterable[str], kind: str) -> str:
 
 
 def checked_seed(seed: Any) -> int:
-    """A seed, or an error."""
+    """Return a seed, or raise an error."""
     if not is_count(seed, least=0):
         raise ConfigError(f"seed must be a whole number, at least 0, got {seed!r}.")
     return int(seed)
 
 
 def checked_epochs(epochs: Any) -> int | None:
-    """A number of epochs, None, or an error."""
+    """Return a number of epochs or None, or raise an error."""
     if epochs is not None and not is_count(epochs):
         raise ConfigError(f"epochs must be a whole number, at least 1, or None, got {epochs!r}.")
     return None if epochs is None else int(epochs)
 
 
 def is_count(value: Any, least: int = 1) -> bool:
-    """Whether `value` is a whole number, and no smaller than `least`."""
+    """Return True if `value` is a whole number, at least `least`."""
     if isinstance(value, bool) or not isinstance(value, Integral):
         return False
     return int(value) >= least
 
 
 def check_dials(prune_ratio: Any, exploration: Any, exploitation: Any) -> None:
-    """Raises unless these are a prune ratio, both dials, or a ratio with dials that agree with it."""
+    """Raise unless these are a prune ratio, both dials, or a ratio with dials that agree with it."""
     if prune_ratio is not None:
         check_ratio("prune_ratio", prune_ratio)
     _check_dial("exploration", exploration, "the size of the pool as a share of the data set, s/n")
@@ -93,7 +93,7 @@ def check_dials(prune_ratio: Any, exploration: Any, exploitation: Any) -> None:
 
 
 def check_ratio(name: str, value: Any, *, zero_allowed: bool = True, one_allowed: bool = False) -> None:
-    """Raises unless `value` is a number in [0, 1), or in the interval with other ends."""
+    """Raise unless `value` is a number in [0, 1), or in the interval with the other ends allowed."""
     fits = is_number(value) and 0 <= value <= 1
     if not fits or (value == 0 and not zero_allowed) or (value == 1 and not one_allowed):
         hint = " It is a fraction, not a percentage." if is_number(value) and 1 < value <= 100 else ""
@@ -107,12 +107,12 @@ def _check_dial(name: str, value: Any, meaning: str) -> None:
 
 
 def is_number(value: object) -> bool:
-    """Whether `value` is a number, and not True or False."""
+    """Return True if `value` is a number, and not a bool."""
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def check_batch_size(batch_size: Any) -> int:
-    """A usable batch size, or an error."""
+    """Return a valid batch size, or raise an error."""
     if not is_count(batch_size):
         raise ConfigError(
             f"batch_size must be a whole number, at least 1, got {batch_size!r}. "

@@ -18,20 +18,20 @@ from orderdp.score_table import ScoreTable
 __all__ = ["TrainingWarnings", "warn_nonfinite"]
 
 
-# A real ratio this far from the nominal one is worth a remark.
+# A real ratio further than this from the nominal one triggers a warning.
 _NOTICEABLE = 0.005
 
 
 class TrainingWarnings:
-    """What there is to complain about, and what has been said already.
+    """The warnings of one training, and which of them have been given.
 
     Args:
-        policy: Who draws.
-        table: Where steps count what they may not look at.
-        raise_on_nan: Whether losses that are not finite are an error.
+        policy: Selects the samples of an epoch.
+        table: Counts the invalid values of steps, which may not wait for the device.
+        raise_on_nan: Whether non-finite losses are an error.
 
     Attributes:
-        nonfinite: Losses that were not finite, in all epochs before the last draw.
+        nonfinite: Non-finite losses in all epochs before the last selection.
     """
 
     def __init__(self, policy: Policy, table: ScoreTable, raise_on_nan: bool) -> None:
@@ -44,7 +44,7 @@ class TrainingWarnings:
         self._said_what_is_real = False
 
     def flush(self) -> None:
-        """Once an epoch: says what the steps have only counted."""
+        """Report, once per epoch, the invalid values that the steps have only counted."""
         nonfinite, outside = self._table.invalid_counts()
         self._table.clear_invalid_counts()
         self.nonfinite += nonfinite
@@ -56,7 +56,7 @@ class TrainingWarnings:
         warn_nonfinite(nonfinite, as_error=self._raise_on_nan)
 
     def warn_no_feedback(self) -> None:
-        """Once: that an epoch was gone through and nothing came back."""
+        """Warn once that an epoch was exhausted and no loss came back."""
         if self._said_idle:
             return
         self._said_idle = True
@@ -68,7 +68,7 @@ class TrainingWarnings:
         )
 
     def warn_beyond_plan(self, epochs: int) -> None:
-        """Once: that training goes on though all epochs that were planned are over."""
+        """Warn once that training continues after the last planned epoch."""
         if self._said_beyond:
             return
         self._said_beyond = True
@@ -80,7 +80,7 @@ class TrainingWarnings:
         )
 
     def warn_real_ratio(self, epoch: int, real: float, nominal: float | None) -> None:
-        """Once: that a policy leaves out another share than it was asked to. In the first epoch nothing is known."""
+        """Warn once that the real prune ratio differs from the nominal one. Epoch 0 is exempt: it has no losses yet."""
         if self._said_what_is_real or epoch == 0 or nominal is None or abs(real - nominal) <= _NOTICEABLE:
             return
         self._said_what_is_real = True
@@ -94,11 +94,11 @@ class TrainingWarnings:
 
 
 def warn_nonfinite(count: int, *, as_error: bool) -> None:
-    """That losses of the last epoch were not finite, if there were any.
+    """Warn, or raise, if losses of the last epoch were not finite.
 
     Args:
-        count: How many.
-        as_error: Whether training is to stop.
+        count: Number of non-finite losses.
+        as_error: Whether to raise an error in place of a warning.
     """
     if not count:
         return

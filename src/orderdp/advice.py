@@ -1,7 +1,7 @@
-"""Advice: what can be pruned, by the losses that a training has left behind so far.
+"""Advice: what can be pruned, by the losses stored so far.
 
-It counts the samples that are learned. It says by how much leaving them out changes the gradient at most, and nothing
-about accuracy.
+It counts the learned samples and bounds by how much leaving them out changes the gradient. It makes no statement about
+accuracy.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from orderdp.theory.learned import skip_bias_bound
 __all__ = ["FEW", "Advice", "StoredLosses", "advise", "as_percent", "little_to_leave_out", "whole_percent"]
 
 
-#: Below this share of learned samples nothing is suggested.
+#: Below this fraction of learned samples nothing is suggested.
 FEW = 0.1
 
 
@@ -37,17 +37,17 @@ _PROBABILITIES = (0.5, 0.8, 0.9, 0.95, 0.99)
 _QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 
 
-_AVERAGING = re.compile(r"\b(UCB|EpsilonGreedy)\(")  # policies that keep averages of losses in place of the last one
+_AVERAGING = re.compile(r"\b(UCB|EpsilonGreedy)\(")  # policies that store averages of losses in place of the last one
 
 
 @dataclass(frozen=True)
 class StoredLosses:
-    """Losses as a training has left them.
+    """Losses that a training has stored.
 
     Attributes:
-        columns: "score", one loss for each sample, infinite where none was seen; and what else thresholds read.
-        age: Mean age of the seen ones, in epochs, or None where it is not known.
-        policy: The policy they were stored by, in one line, or nothing.
+        columns: "score", one loss per sample, infinite if unseen; and the other columns that thresholds read.
+        age: Mean age of the losses of seen samples, in epochs; None if unknown.
+        policy: The policy that stored them, in one line, or empty.
     """
 
     columns: Mapping[str, np.ndarray]
@@ -70,24 +70,24 @@ class StoredLosses:
 
 @dataclass(frozen=True)
 class Advice:
-    """What can be pruned, as far as the losses tell. ``str(advice)`` says it in words.
+    """What can be pruned according to the losses. ``str(advice)`` puts it in words.
 
     Attributes:
-        samples: How many there are.
-        seen: How many of them have a loss. The others count as not learned.
-        learned: Share of the samples that is learned.
-        rule: When a sample is.
-        threshold: At or below this loss it is.
-        refresh: Share of the learned samples that an epoch still trains on.
-        saving: The largest share that an epoch can leave out without leaving out a sample that is not learned:
-            (1 - refresh) times the share learned.
-        gradient_bound: By how much that changes the mean gradient over all samples, in the logits, on average over
-            draws, at most; for these losses. None where the rule is not about cross-entropy.
-        quantiles: Pairs of a share and the loss that this share of the seen samples does not exceed.
-        learned_at: Pairs of a probability of the right class and the share learned if that were the rule. Empty where
-            the rule is not about cross-entropy.
-        age: Mean age of the losses, in epochs; None where it is not known.
-        averaged: Whether they are running averages, which some policies keep in place of the last loss.
+        samples: Number of samples.
+        seen: Number of samples with a loss. The others count as not learned.
+        learned: Fraction of the samples that is learned.
+        rule: When a sample is learned.
+        threshold: At or below this loss a sample is learned.
+        refresh: Fraction of the learned samples that an epoch still trains on.
+        saving: The largest fraction that an epoch can leave out if it leaves out learned samples only:
+            (1 - refresh) times the fraction learned.
+        gradient_bound: Bound on the expected change of the mean gradient over all samples, in the logits, for these
+            losses. None if the rule is not about cross-entropy.
+        quantiles: Pairs of a fraction and the loss that this fraction of the seen samples does not exceed.
+        learned_at: Pairs of a probability of the right class and the fraction learned under that rule. Empty if the
+            rule is not about cross-entropy.
+        age: Mean age of the losses, in epochs; None if unknown.
+        averaged: Whether the losses are running averages, which some policies store in place of the last loss.
     """
 
     samples: int
@@ -105,7 +105,7 @@ class Advice:
 
     @property
     def suggestions(self) -> tuple[str, ...]:
-        """Policies that leave out about that much and no more, as one would write them; none where few are learned."""
+        """Policies, as code, that leave out about that much and no more; none if few samples are learned."""
         if self.learned < FEW or whole_percent(self.saving) < 1:
             return ()
         given = {"learned": _written(self.rule)} if self.rule != Probability() else {}
@@ -113,12 +113,12 @@ class Advice:
         left_out = _left_out(self.saving)
         skipping = _call("Unlearned", f"{left_out / 100:g}", {**given, **refreshed})
         if not self.refresh:
-            return (skipping,)  # a budget needs a refresh, or it could come to an epoch of nothing
+            return (skipping,)  # a budget needs a refresh, or an epoch could be empty
         default = self.refresh == 0.1
         return _call("Budget", f"{(100 - left_out) / 100:g}", given if default else {**given, **refreshed}), skipping
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it for JSON."""
+        """Return all values, for JSON."""
         try:
             rule = threshold_config(self.rule)
         except ConfigError:
@@ -222,9 +222,9 @@ class Advice:
 
 
 def advise(source: Pruner | Any, *, learned: Any = 0.9, refresh: float = 0.1) -> Advice:
-    """What can be pruned after a few epochs of training, by the losses there are.
+    """Return what can be pruned after a few epochs of training, according to the stored losses.
 
-    Asking changes nothing. ::
+    Changes nothing. ::
 
         print(orderdp.advise(pruner))
 
@@ -233,11 +233,11 @@ def advise(source: Pruner | Any, *, learned: Any = 0.9, refresh: float = 0.1) ->
     (0.5, 0.45)
 
     Args:
-        source: A `Pruner`; or an array, tensor or list with one loss for each sample, infinite for those never seen.
+        source: A `Pruner`; or an array, tensor or list with one loss per sample, infinite for unseen samples.
         learned: When a sample is learned. A number is the probability of the right class under cross-entropy; with
             label smoothing give ``Probability(0.9, floor=smallest_loss(...))``, for other losses `LossBelow` or
             `RelativeLoss`.
-        refresh: Share of the learned samples that an epoch still trains on, in [0, 1).
+        refresh: Fraction of the learned samples that an epoch still trains on, in [0, 1).
     """
     rule = as_threshold(learned)
     check_ratio("refresh", refresh)
@@ -269,7 +269,7 @@ def advise(source: Pruner | Any, *, learned: Any = 0.9, refresh: float = 0.1) ->
 
 
 def little_to_leave_out(learned: float) -> str:
-    """What is said where few samples are learned."""
+    """Return the sentence for a training in which few samples are learned."""
     return (
         f"Pruning by loss has {'next to ' if learned else ''}nothing to leave out yet: train for fewer epochs instead, "
         "or ask again later."
@@ -277,7 +277,7 @@ def little_to_leave_out(learned: float) -> str:
 
 
 def whole_percent(saving: float) -> int:
-    """A share in whole percent, never more than it is.
+    """Return a fraction in whole percent, rounded down.
 
     >>> whole_percent(0.349), whole_percent(0.29)
     (34, 29)
@@ -286,12 +286,12 @@ def whole_percent(saving: float) -> int:
 
 
 def _left_out(saving: float) -> int:
-    """The same for a policy, which must keep something."""
+    """Return the same for a policy, which must keep at least 1 %."""
     return min(99, whole_percent(saving))
 
 
 def _rounded_up(bound: float) -> str:
-    """A bound in three digits, never less than it is.
+    """Return a bound with three digits, rounded up.
 
     >>> _rounded_up(0.04832), _rounded_up(0.0)
     ('0.0484', '0')
@@ -301,7 +301,7 @@ def _rounded_up(bound: float) -> str:
 
 
 def as_percent(share: float) -> str:
-    """A share in percent; one that is not all or nothing is not shown as such.
+    """Return a fraction in percent; shows 0 % and 100 % only if they are exact.
 
     >>> as_percent(0.384), as_percent(0.004), as_percent(0.99999)
     ('38 %', '0.4 %', 'above 99.9 %')
@@ -319,7 +319,7 @@ def _loss_at(probability: float, rule: Threshold) -> float:
 
 
 def _written(rule: Threshold) -> str:
-    """The rule as code."""
+    """Return the rule as code."""
     if isinstance(rule, Probability) and not rule.floor:
         return repr(rule.value)
     return f"orderdp.policies.{rule!r}" if type(rule).__module__.startswith("orderdp.") else repr(rule)
@@ -359,7 +359,7 @@ def _checked(losses: Any) -> np.ndarray:
         )
     if hasattr(losses, "detach"):
         losses = losses.detach().cpu()
-        losses = (losses if losses.element_size() > 2 else losses.float()).numpy()  # numpy knows no bfloat16
+        losses = (losses if losses.element_size() > 2 else losses.float()).numpy()  # numpy has no bfloat16
     array = np.asarray(losses)
     if array.dtype.kind not in "fiu":
         raise ConfigError(f"losses must be numbers, got {array.dtype}.")
@@ -378,11 +378,11 @@ def _checked(losses: Any) -> np.ndarray:
 
 
 def _check_kind(losses: np.ndarray, rule: Threshold) -> None:
-    """Raises where a probability is asked for and the losses cannot be such cross-entropies."""
+    """Raise if the rule is a probability and the losses cannot be such cross-entropies."""
     if not isinstance(rule, Probability):
         return
     smallest = float(losses.min())
-    if smallest < rule.floor - 0.01 * abs(rule.floor) - 0.001:  # more than half precision rounds
+    if smallest < rule.floor - 0.01 * abs(rule.floor) - 0.001:  # more than the rounding of half precision
         smoothed = ", with the label smoothing that was given" if rule.floor else ""
         hint = (
             "Give the label smoothing and the number of classes it was trained with"

@@ -1,4 +1,4 @@
-"""Augmentation that goes by how often a sample was seen: the mirror image the next time."""
+"""Augmentation by the number of visits: a sample is mirrored on every other visit."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["alternate_flip"]
 
 
 def alternate_flip(index: Any, visits: Any, seed: int = 0) -> torch.Tensor:
-    """Which samples of a batch to mirror, so that each is mirrored every other time it is trained on.
+    """Return which samples of a batch to mirror, so that each is mirrored on every other visit.
 
-    Whether a sample's first picture is mirrored is a hash of (seed, index); every later one is the opposite of the one
-    before. By visits and not by epochs: a pruned sample sits epochs out, and would see one side more often.
+    Whether the first visit is mirrored is a hash of (seed, index); every later visit is the opposite of the one before.
+    It counts visits and not epochs: a pruned sample skips epochs, and would otherwise show one side more often.
 
     ::
 
@@ -31,12 +31,12 @@ def alternate_flip(index: Any, visits: Any, seed: int = 0) -> torch.Tensor:
     True
 
     Args:
-        index: Which samples.
+        index: The samples.
         visits: How often each of them was trained on before: ``pruner.visits(index)``, before `update`.
-        seed: Of the first pictures.
+        seed: Seed of the first visits.
 
     Returns:
-        True for what is to be mirrored, on the device of `visits`. Nothing is waited for.
+        True for samples to mirror, on the device of `visits`. Does not wait for the device.
     """
     index, visits = checked_index(index), torch.as_tensor(visits)
     if visits.shape != index.shape or visits.is_floating_point():
@@ -44,7 +44,7 @@ def alternate_flip(index: Any, visits: Any, seed: int = 0) -> torch.Tensor:
             f"visits must be one whole number for each of the {len(index)} indices, got {visits.dtype} of shape "
             f"{tuple(visits.shape)}. Pass pruner.visits(index)."
         )
-    # Not to the host: a copy that nobody waits for may be read before it is there.
+    # Non-blocking only to a device: a non-blocking copy to the host may be read before it is complete.
     index = index.to(visits.device, non_blocking=not visits.is_cpu)
     first = _hash(index, key64(checked_seed(seed), "flip")) < 0  # its top bit
     mirrored: torch.Tensor = first ^ (visits & 1).bool()
@@ -52,7 +52,7 @@ def alternate_flip(index: Any, visits: Any, seed: int = 0) -> torch.Tensor:
 
 
 def _hash(index: torch.Tensor, key: int) -> torch.Tensor:
-    """The bits of `orderdp._draw.fair_hash`, on the device of the index; int64 wraps round as uint64 does."""
+    """Return the bits of `orderdp._draw.fair_hash`, on the device of the index; int64 wraps around as uint64 does."""
     h = index * _signed(0x9E3779B97F4A7C15) + _signed(key)
     h = (h ^ _shifted(h, 30)) * _signed(0xBF58476D1CE4E5B9)
     h = (h ^ _shifted(h, 27)) * _signed(0x94D049BB133111EB)
@@ -64,5 +64,5 @@ def _signed(value: int) -> int:
 
 
 def _shifted(h: torch.Tensor, bits: int) -> torch.Tensor:
-    """Shifted to the right with zeros, where torch would fill up with the sign."""
+    """Shift to the right with zeros, where torch would fill with the sign bit."""
     return (h >> bits) & ((1 << (64 - bits)) - 1)

@@ -1,4 +1,4 @@
-"""Cards of policies and methods: a page each on its rule, parameters, cost and guarantees."""
+"""Cards of policies and methods: one page each on the rule, parameters, cost and guarantees."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _PACKAGE = Path(__file__).parent
 
 
 def read_card(room: str, name: str) -> str:
-    """The card called `name` of a room of this package, "policies" or "coresets"."""
-    # In an installed package the cards lie beside the code; in a checkout, in its documentation.
+    """Return the card called `name` of a subpackage, "policies" or "coresets"."""
+    # In an installed package the cards are beside the code; in a checkout, in the documentation.
     for folder in (_PACKAGE / room / "cards", _PACKAGE.parents[1] / "docs" / room):
         if (folder / f"{name}.md").exists():
             return (folder / f"{name}.md").read_text(encoding="utf-8")
@@ -22,5 +22,5 @@ def read_card(room: str, name: str) -> str:
 
 
 def one_sentence(card: str) -> str:
-    """What a card says in one sentence."""
+    """Return the one-sentence summary of a card."""
     return card.split("**In one sentence:**")[1].split("\n\n")[0].replace("\n", " ").strip()

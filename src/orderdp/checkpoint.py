@@ -1,4 +1,4 @@
-"""Checkpoint files, and whether a pruner's state fits the pruner that loads it."""
+"""Checkpoint files, and the check that a state fits the pruner that loads it."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ VERSION = 1
 
 
 def with_origin(policy: Policy, n: int, table: Mapping[str, Any], timeline: Mapping[str, Any]) -> dict[str, Any]:
-    """The state of a pruner, out of those of its parts.
+    """Return the state of a pruner, assembled from the states of its parts.
 
     Args:
         policy: The pruner's policy.
-        n: Samples in its data set.
-        table: The state of its table.
-        timeline: The state of its timeline.
+        n: Number of samples in its data set.
+        table: The state of its score table.
+        timeline: The state of its epoch manager.
     """
     return {
         "format": FORMAT,
@@ -55,12 +55,12 @@ def with_origin(policy: Policy, n: int, table: Mapping[str, Any], timeline: Mapp
 
 
 def check_origin(state: Any, policy: Policy, n: int) -> None:
-    """Raises where `state`, or one of the parts that it is a list of, is not that of such a pruner.
+    """Raise if `state`, or one of the states in a list, does not belong to such a pruner.
 
     Args:
-        state: What ``Pruner.state_dict()`` gave; or what it gave on each of several processes.
+        state: What ``Pruner.state_dict()`` returned; or a list of what it returned on each rank.
         policy: The policy it must have been written with.
-        n: How many samples its data set must have.
+        n: The number of samples its data set must have.
     """
     in_parts = isinstance(state, list | tuple) and all(isinstance(part, Mapping) for part in state) and state
     for part in state if in_parts else [state]:
@@ -95,10 +95,10 @@ def _check_part(state: Any, policy: Policy, n: int) -> None:
 
 
 def whole_state(state: Any, declared: Mapping[str, Column]) -> Mapping[str, Any]:
-    """One state of a pruner with a replicated table, out of one or out of the parts of all processes.
+    """Return one state of a pruner with a replicated table, from a single state or from the states of all ranks.
 
     Args:
-        state: The state, or the parts.
+        state: The state, or the list of states.
         declared: The columns of the table.
     """
     in_parts = isinstance(state, list | tuple)
@@ -122,7 +122,7 @@ def whole_state(state: Any, declared: Mapping[str, Column]) -> Mapping[str, Any]
     return whole
 
 
-# What reading bytes that are no checkpoint, or a damaged one, ends in.
+# Exceptions from reading a file that is not a checkpoint, or a damaged one.
 _UNREADABLE = (
     OSError,
     RuntimeError,
@@ -139,20 +139,20 @@ _UNREADABLE = (
 
 
 def save_checkpoint(path: str | os.PathLike[str], state: Mapping[str, Any]) -> None:
-    """Writes tensors, numbers, strings and containers of them to `path`.
+    """Write tensors, numbers, strings and containers of them to `path`.
 
     The file is written under a temporary name and renamed, so `path` holds the old checkpoint or the new one and
-    never half of either. What `load_checkpoint` would refuse is refused here.
+    never half of either. Values that `load_checkpoint` would reject raise an error here.
 
     Args:
-        path: Where to. Its folder must exist.
-        state: What, for example ``{"model": model.state_dict(), "pruner": pruner.state_dict()}``.
+        path: The file. Its folder must exist.
+        state: The values, for example ``{"model": model.state_dict(), "pruner": pruner.state_dict()}``.
     """
     with flushed(Path(path)) as file:
         torch.save(dict(state), file)
         file.flush()
         try:
-            torch.load(file.name, map_location="cpu", weights_only=True, mmap=True)  # reads no tensor
+            torch.load(file.name, map_location="cpu", weights_only=True, mmap=True)  # reads no tensor data
         except pickle.UnpicklingError as error:
             raise StateError(
                 "a checkpoint must hold tensors, numbers, strings and containers of them, this one holds "
@@ -161,12 +161,12 @@ def save_checkpoint(path: str | os.PathLike[str], state: Mapping[str, Any]) -> N
 
 
 def load_checkpoint(path: str | os.PathLike[str], map_location: Any = "cpu", *, mmap: bool = False) -> dict[str, Any]:
-    """Reads what `save_checkpoint` wrote; only tensors and plain values, never code.
+    """Read a file written by `save_checkpoint`; only tensors and plain values, never code.
 
     Args:
-        path: Where from.
-        map_location: Where tensors go, as in `torch.load`.
-        mmap: Whether tensors stay in the file until they are looked at.
+        path: The file.
+        map_location: Device of the tensors, as in `torch.load`.
+        mmap: Whether tensors stay in the file until they are accessed.
     """
     if not Path(path).exists():
         raise StateError(f"there is no checkpoint at {os.fspath(path)!r}.")
@@ -184,7 +184,7 @@ def load_checkpoint(path: str | os.PathLike[str], map_location: Any = "cpu", *, 
 
 
 def on_host(state: Any) -> Any:
-    """The same, with all tensors in the memory of the host: a checkpoint may have been loaded to a device."""
+    """Return the state with all tensors on the host: a checkpoint may have been loaded to a device."""
     if isinstance(state, torch.Tensor):
         return state.cpu()
     if isinstance(state, Mapping):
@@ -195,6 +195,6 @@ def on_host(state: Any) -> Any:
 
 
 def _kind(error: pickle.UnpicklingError) -> str:
-    """What it was that torch would not load; its own message is about options that nobody should take."""
+    """Return what torch refused to load; torch's own message suggests unsafe options."""
     found = re.search(r"GLOBAL (\S+)", str(error))
     return f"something of {found[1]}" if found else str(error).strip().partition("\n")[0]

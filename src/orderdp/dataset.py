@@ -1,6 +1,6 @@
 """Data sets whose items carry their index, and the DataLoader built on them.
 
-This module is what worker processes import; it knows nothing of policies.
+Worker processes import this module; it does not depend on policies.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class Indexed(Dataset[Any]):
 
     Args:
         dataset: Any data set with a length and items by index.
-        key: Where to put the index in items that are dicts.
+        key: Key of the index in items that are dicts.
     """
 
-    # Nothing is forwarded by __getattr__: unpickling asks for attributes before there is anything to forward to,
-    # and methods of the inner data set would hand out items without their index.
+    # Nothing is forwarded by __getattr__: unpickling reads attributes before the inner data set exists,
+    # and methods of the inner data set would return items without their index.
 
     def __init__(self, dataset: Any, key: str | None = None) -> None:
         length_of(dataset)
@@ -50,7 +50,7 @@ class Indexed(Dataset[Any]):
         return self._with_index(index, self.dataset[index])
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
-        """A whole batch at once, by the inner data set's own way of doing so where it has one."""
+        """Return a whole batch at once, with the inner data set's ``__getitems__`` if it has one."""
         fetch = getattr(self.dataset, "__getitems__", None)
         items = fetch(indices) if fetch else [self.dataset[index] for index in indices]
         if len(items) != len(indices):
@@ -64,7 +64,7 @@ class Indexed(Dataset[Any]):
 
     @property
     def set_epoch(self) -> Callable[[int], Any]:
-        """The inner data set's own, only there where it has one: Accelerate and Hugging Face's Trainer look for it."""
+        """The inner data set's ``set_epoch``, if it has one: Accelerate and Hugging Face's Trainer look for it."""
         found: Callable[[int], Any] = self.dataset.set_epoch
         return found
 
@@ -85,19 +85,19 @@ class Indexed(Dataset[Any]):
 
 
 class IndexedCollate:
-    """Collates ``(index, item)`` pairs to ``(indices, batch)`` with the collate function that is given the items."""
+    """Collates ``(index, item)`` pairs to ``(indices, batch)`` with the collate function for the items."""
 
     def __init__(self, collate: Callable[[list[Any]], Any] | None = None) -> None:
         self.collate = collate or default_collate
 
     def __call__(self, pairs: list[tuple[int, Any]]) -> tuple[torch.Tensor, Any]:
-        """The indices as an int64 tensor, and the items collated."""
+        """Return the indices as an int64 tensor, and the collated items."""
         indices, items = zip(*pairs, strict=True)
         return torch.tensor(indices, dtype=torch.int64), self.collate(list(items))
 
 
 def length_of(dataset_or_length: Any) -> int:
-    """The number of samples, or an error that says why there is none to be had."""
+    """Return the number of samples, or raise an error that says why there is none."""
     given = dataset_or_length
     if isinstance(given, bool | float | np.floating):
         raise DatasetError(f"the length of a data set must be a whole number, got {given!r}.")
@@ -117,7 +117,7 @@ def length_of(dataset_or_length: Any) -> int:
 
 
 def without_own_order(options: dict[str, Any]) -> dict[str, Any]:
-    """A DataLoader's arguments, after refusing those that would compete with the pruner about the order."""
+    """Return a DataLoader's arguments; raise an error for those that would set another order."""
     for name in ("sampler", "batch_sampler"):
         if options.get(name) is not None:
             raise ConfigError(
@@ -138,13 +138,13 @@ def without_own_order(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def pruned_loader(timeline: EpochManager, dataset: Any, batch_size: int, given: dict[str, Any]) -> DataLoader[Any]:
-    """A DataLoader that yields ``(index, batch)``, or an error where the data set or an option does not fit.
+    """Return a DataLoader that yields ``(index, batch)``; raise an error if the data set or an option does not fit.
 
     Args:
-        timeline: Whose epochs.
-        dataset: The data set they are drawn from.
-        batch_size: Samples a batch.
-        given: What else the DataLoader is made with.
+        timeline: The epoch manager.
+        dataset: The data set.
+        batch_size: Samples per batch.
+        given: Further arguments of the DataLoader.
     """
     options = without_own_order(given)
     check_batch_size(batch_size)
@@ -152,7 +152,7 @@ def pruned_loader(timeline: EpochManager, dataset: Any, batch_size: int, given: 
     check_length(dataset, timeline.n)
     own_generator = None
     if options.get("generator") is None:
-        # Without one, a DataLoader takes its workers' seeds from the global generator and so moves it.
+        # Without a generator, a DataLoader draws its workers' seeds from the global generator and so advances it.
         own_generator = options["generator"] = torch.Generator()
     batches = PrunedBatchSampler(
         timeline,

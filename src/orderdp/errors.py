@@ -1,27 +1,27 @@
-"""Everything this library raises or warns about.
+"""All errors and warnings of this library.
 
 ::
 
     OrderDPError
     ├── ConfigError (ValueError)         a parameter is out of range or contradicts another
-    │   └── UnknownSizeError             the policy cannot say in advance how much it keeps
+    │   └── UnknownSizeError             the number of samples kept is not known in advance
     ├── DatasetError (ValueError)        the data set has no length, is empty, missing, damaged, or has changed
     ├── FeedbackError (ValueError)       index, losses or scores of a step do not fit together
     │   └── IndexRangeError (IndexError) an index outside the data set
-    ├── GroupError (RuntimeError)        the processes of a group do not agree, or one does not answer
+    ├── GroupError (RuntimeError)        the ranks of a group do not agree, or one does not answer
     ├── NonFiniteLossError               NaN or infinite losses, with ``on_nan="raise"``
-    ├── RecordError (ValueError)         a run's records cannot be written, are damaged or not there
+    ├── RecordError (ValueError)         a run's records cannot be written, are damaged or missing
     └── StateError (ValueError)          a checkpoint is damaged or belongs to something else
 
     OrderDPWarning (UserWarning)
     ├── BeyondPlanWarning                more epochs are trained than were planned
-    ├── NoFeedbackWarning                an epoch was used up and no loss came back
+    ├── NoFeedbackWarning                an epoch was exhausted and no loss came back
     ├── NonFiniteLossWarning             NaN or infinite losses were left out of the scores
-    ├── RealRatioWarning                 a policy leaves out another share than its nominal one
-    ├── UnreachableRatioWarning          a policy could not prune as much as it was asked to
-    └── UnsyncedStateWarning             a checkpoint lacks what other processes have learnt
+    ├── RealRatioWarning                 the real prune ratio differs from the nominal one
+    ├── UnreachableRatioWarning          a policy cannot reach the given prune ratio
+    └── UnsyncedStateWarning             a checkpoint lacks the feedback of other ranks
 
-Messages say what must be, what came, and what to do about it.
+Messages say what is required, what was given, and what to do.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ __all__ = [
 
 
 class OrderDPError(Exception):
-    """Root of everything raised on purpose by this library."""
+    """Base class of all errors of this library."""
 
 
 class ConfigError(OrderDPError, ValueError):
@@ -56,11 +56,11 @@ class ConfigError(OrderDPError, ValueError):
 
 
 class UnknownSizeError(ConfigError):
-    """The number asked for depends on losses nobody has seen yet; its bounds are known.
+    """The number depends on losses that are not known yet; its bounds are known.
 
     Attributes:
-        lower: The smallest value it can take.
-        upper: The largest value it can take.
+        lower: The smallest value it can have.
+        upper: The largest value it can have.
     """
 
     def __init__(self, message: str, lower: int, upper: int) -> None:
@@ -78,7 +78,7 @@ class DatasetError(OrderDPError, ValueError):
 
 
 class FeedbackError(OrderDPError, ValueError):
-    """What a training step handed back (index, losses, scores) does not fit together."""
+    """The index, losses or scores of a training step do not fit together."""
 
 
 class IndexRangeError(FeedbackError, IndexError):
@@ -86,15 +86,15 @@ class IndexRangeError(FeedbackError, IndexError):
 
 
 class GroupError(OrderDPError, RuntimeError):
-    """The processes of a group were set up differently, stand at different places, or one does not answer."""
+    """The ranks of a group have different settings or positions, or one does not answer."""
 
 
 class NonFiniteLossError(OrderDPError):
-    """NaN or infinite losses came back and ``on_nan="raise"`` was asked for."""
+    """NaN or infinite losses came back with ``on_nan="raise"``."""
 
 
 class RecordError(OrderDPError, ValueError):
-    """The records of a run cannot be written, are damaged, or are not there."""
+    """The records of a run cannot be written, are damaged, or are missing."""
 
 
 class StateError(OrderDPError, ValueError):
@@ -102,15 +102,15 @@ class StateError(OrderDPError, ValueError):
 
 
 class OrderDPWarning(UserWarning):
-    """Root of this library's warnings."""
+    """Base class of this library's warnings."""
 
 
 class BeyondPlanWarning(OrderDPWarning):
-    """More epochs are trained than ``epochs=`` said."""
+    """More epochs are trained than ``epochs=`` planned."""
 
 
 class NoFeedbackWarning(OrderDPWarning):
-    """An epoch was used up and no loss came back through ``Pruner.update``."""
+    """An epoch was exhausted and no loss came back through ``Pruner.update``."""
 
 
 class NonFiniteLossWarning(OrderDPWarning):
@@ -118,12 +118,12 @@ class NonFiniteLossWarning(OrderDPWarning):
 
 
 class RealRatioWarning(OrderDPWarning):
-    """A policy leaves out another share of the samples than its nominal one."""
+    """The real prune ratio of a policy differs from its nominal one."""
 
 
 class UnreachableRatioWarning(OrderDPWarning):
-    """A policy could not prune as much as it was asked to."""
+    """A policy cannot reach the given prune ratio."""
 
 
 class UnsyncedStateWarning(OrderDPWarning):
-    """A checkpoint of one process lacks what the others have learnt since they met."""
+    """A checkpoint of one rank lacks the feedback of the others since the last sync."""

@@ -1,4 +1,4 @@
-"""From the loss a task has to one number a sample, and other things to do with per-sample losses."""
+"""Per-sample losses: reducing a task's loss to one number per sample, and functions of these losses."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ def per_sample(
     segments: torch.Tensor | None = None,
     count: int | None = None,
 ) -> torch.Tensor:
-    """The mean loss of each sample, for losses of shape (batch, ...).
+    """Return the mean loss of each sample, for losses of shape (batch, ...).
 
-    Detection boxes, pixels, tokens: whatever follows the batch dimension is averaged, only where `mask` says so.
-    A sample of which nothing is left has loss 0. Gradients flow.
+    Averages all dimensions after the first (detection boxes, pixels, tokens), only where `mask` is set. A sample
+    without any counted element has loss 0. Gradients flow.
 
     >>> per_sample(torch.tensor([[1.0, 3.0], [5.0, 9.0]]), mask=torch.tensor([[1, 1], [1, 0]])).tolist()
     [2.0, 5.0]
 
-    With `segments`, several samples are packed in a row: each element says to which sample of the batch it
-    belongs, and a negative number means to none.
+    With `segments`, several samples are packed in a row: each element holds the number of its sample in the batch;
+    a negative number means no sample.
 
     >>> per_sample(torch.tensor([[1.0, 3.0, 5.0]]), segments=torch.tensor([[0, 0, 1]])).tolist()
     [2.0, 5.0]
 
     Args:
         losses: Losses of shape (batch, ...).
-        mask: What counts, True or 1, of a shape that broadcasts to that of `losses`.
+        mask: True or 1 for elements that count, of a shape that broadcasts to that of `losses`.
         segments: Integers of the shape of `losses`.
-        count: How many samples there are in `segments`. Without it their maximum is looked up, which makes the
-            host wait for the device; ``len(index)`` is at hand and does not.
+        count: Number of samples in `segments`. Without it their maximum is computed, which makes the host wait for the
+            device; pass ``len(index)`` to avoid that.
     """
     if losses.ndim == 0:
         raise FeedbackError(
@@ -55,14 +55,14 @@ def per_sample(
 
 
 def smallest_loss(label_smoothing: float, classes: int) -> float:
-    """The smallest cross-entropy that a sample can have: 0 without label smoothing, the target's entropy with it.
+    """Return the smallest possible cross-entropy: 0 without label smoothing, the target's entropy with it.
 
     >>> round(smallest_loss(0.1, classes=10), 4)
     0.5003
 
     Args:
-        label_smoothing: Share of the target that is spread over all classes, in [0, 1].
-        classes: How many there are.
+        label_smoothing: Fraction of the target that is spread over all classes, in [0, 1].
+        classes: Number of classes.
     """
     if not 0 <= label_smoothing <= 1:
         raise ConfigError(f"label_smoothing must be in [0, 1], got {label_smoothing!r}.")
@@ -74,18 +74,18 @@ def smallest_loss(label_smoothing: float, classes: int) -> float:
 
 
 def top_mean(losses: torch.Tensor, q: int | None = None, *, exploitation: float | None = None) -> torch.Tensor:
-    """The mean of the `q` largest of a batch's losses; gradients flow through those only.
+    """Return the mean of the `q` largest losses of a batch; gradients flow through those only.
 
-    The form of OrderDP for loops that can afford to forward more than they train on: draw s candidates, forward
-    all of them, call this on their fresh losses, go backward. A NaN is never among the largest.
+    The form of OrderDP for loops that can run more forward passes than they train on: draw s candidates, forward all of
+    them, call this on their fresh losses, call backward. A NaN is never among the largest.
 
     >>> top_mean(torch.tensor([1.0, 4.0, 2.0, 6.0]), q=2).item()
     5.0
 
     Args:
-        losses: One loss for each candidate.
-        q: How many to train on; or
-        exploitation: which share of them, in (0, 1].
+        losses: One loss per candidate.
+        q: Number of samples to train on; or
+        exploitation: their fraction of the candidates, in (0, 1].
     """
     s = len(losses) if losses.ndim == 1 else -1
     if s < 1:
@@ -114,17 +114,17 @@ def last_layer_gradient_norm(
     *,
     label_smoothing: float = 0.0,
 ) -> torch.Tensor:
-    """Norm of each sample's cross-entropy gradient with respect to the last linear layer, in closed form.
+    """Return the norm of each sample's cross-entropy gradient in the last linear layer, in closed form.
 
-    Another score than the loss, at no extra pass: ``pruner.update(index, losses, scores=...)``. The gradient is
-    the outer product of (softmax - target) and (features, 1), so its norm is the product of their norms.
+    An alternative score to the loss, without an extra pass: ``pruner.update(index, losses, scores=...)``. The gradient
+    is the outer product of (softmax - target) and (features, 1), so its norm is the product of their norms.
 
     Args:
         logits: Outputs of the last linear layer, (batch, classes).
-        targets: Classes (batch,), or probabilities (batch, classes) as MixUp makes them.
+        targets: Classes (batch,), or probabilities (batch, classes) as from MixUp.
         features: Inputs of the last linear layer, (batch, width). Without them, the norm of the gradient with
             respect to the logits.
-        label_smoothing: As given to the loss.
+        label_smoothing: The label smoothing of the loss.
     """
     if logits.ndim != 2 or len(logits) != len(targets):
         raise FeedbackError(
@@ -141,7 +141,7 @@ def last_layer_gradient_norm(
 
 
 def predictions(logits: torch.Tensor, targets: torch.Tensor) -> dict[str, torch.Tensor]:
-    """What some policies want to know besides the loss; `Pruner.update_arguments` says what of it.
+    """Return values that some policies need besides the loss; `Pruner.update_arguments` names the needed ones.
 
     ::
 
@@ -154,7 +154,7 @@ def predictions(logits: torch.Tensor, targets: torch.Tensor) -> dict[str, torch.
 
     Args:
         logits: (batch, classes).
-        targets: Classes (batch,), or probabilities (batch, classes) as MixUp makes them: then the likeliest counts.
+        targets: Classes (batch,), or probabilities (batch, classes) as from MixUp: then the likeliest class counts.
 
     Returns:
         correct: whether the largest logit is that of the sample's class. confidence: the largest predicted
@@ -174,20 +174,20 @@ def predictions(logits: torch.Tensor, targets: torch.Tensor) -> dict[str, torch.
 
 
 class SelectiveMean:
-    """Selective backpropagation as a loss function: the mean over samples chosen by their fresh losses.
+    """Selective backpropagation as a loss function: the mean over samples selected by their fresh losses.
 
-    A sample is chosen with probability (share of the recent losses that are no larger than its own) ** beta, and
-    gradients flow through the chosen ones. To save their backward pass in earnest, compute the losses of the batch
-    without gradients, `choose`, and train on what is chosen.
+    A sample is selected with probability (fraction of the recent losses that are no larger than its own) ** beta, and
+    gradients flow through the selected ones. To save their backward pass as well, compute the losses of the batch
+    without gradients, call `choose`, and train on the selected samples.
 
     >>> mean = SelectiveMean(beta=1.0, history=4, seed=0)
     >>> round(mean(torch.tensor([1.0, 2.0, 3.0, 4.0])).item(), 1)
     3.5
 
     Args:
-        beta: How much hard samples are preferred; about beta / (1 + beta) are left out.
-        history: How many recent losses a loss is compared with.
-        seed: Of its own random numbers.
+        beta: How strongly hard samples are preferred; about beta / (1 + beta) are left out.
+        history: Number of recent losses that a loss is compared with.
+        seed: Seed of its own random generator.
     """
 
     def __init__(self, beta: float = 1.0, history: int = 1024, seed: int = 0) -> None:
@@ -201,7 +201,11 @@ class SelectiveMean:
         self._luck = torch.Generator().manual_seed(seed)
 
     def choose(self, losses: torch.Tensor) -> torch.Tensor:
-        """Which samples of the batch are chosen, as True and False; their losses become recent ones."""
+        """Return which samples of the batch are selected, as a boolean mask; adds their losses to the recent ones.
+
+        Args:
+            losses: One loss per sample.
+        """
         if losses.ndim != 1:
             raise FeedbackError(f"losses must be one number for each sample, got shape {tuple(losses.shape)}.")
         fresh = losses.detach().float()
@@ -216,16 +220,20 @@ class SelectiveMean:
         return luck < percentile**self.beta
 
     def __call__(self, losses: torch.Tensor) -> torch.Tensor:
-        """The mean of the chosen losses; 0 where none is chosen."""
+        """Return the mean of the selected losses; 0 if none is selected.
+
+        Args:
+            losses: One loss per sample.
+        """
         chosen = self.choose(losses)
         return torch.where(chosen, losses, 0.0).sum() / chosen.sum().clamp(min=1)
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed training needs."""
+        """Return the state for resuming."""
         return {"recent": self._recent.cpu().clone(), "next": self._next, "luck": self._luck.get_state()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Puts back what `state_dict` gave."""
+        """Restore what `state_dict` returned."""
         self._recent, self._next = state["recent"].clone(), int(state["next"])
         self._luck.set_state(state["luck"])
 
@@ -256,7 +264,7 @@ def _per_segment(
             "Each says to which sample of the batch its element belongs."
         )
     counted = counted & (segments >= 0)
-    # What belongs to no sample is added to a last row that is then cut off.
+    # Elements of no sample are added to a last row that is then cut off.
     where = torch.where(counted, segments, count).flatten()
     wide = _wide(losses)
     addends = torch.where(counted, losses, 0.0).flatten().to(wide)
@@ -266,5 +274,5 @@ def _per_segment(
 
 
 def _wide(losses: torch.Tensor) -> torch.dtype:
-    """What to add up in: sums in half precision stop growing at a few hundred, or overflow."""
+    """Return the dtype of sums: sums in half precision stop growing at a few hundred, or overflow."""
     return torch.promote_types(losses.dtype, torch.float32)

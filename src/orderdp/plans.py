@@ -1,4 +1,4 @@
-"""Plans from a proxy: a small network says which part of every batch is hard, the main training replays it."""
+"""Plans from a proxy: a small network marks the hard part of every batch, and the main training replays the marks."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ __all__ = ["Plan", "PlanCost", "PlanRecorder", "check_shape", "recorded_order"]
 _FORMAT = "orderdp.Plan"
 
 
-# A change of `recorded_order` or of the meaning of the marks must raise it: a plan holds positions, not samples.
+# Increase it with any change of `recorded_order` or of the meaning of the marks: a plan holds positions, not samples.
 _VERSION = 1
 
 
 class PlanCost(NamedTuple):
-    """What the proxy took.
+    """The cost of the proxy.
 
     Attributes:
         forwarded: Samples that went through it.
         backpropagated: Samples whose gradients were computed.
-        seconds: From the first batch of each epoch to the last loss of it.
+        seconds: Time from the first batch of each epoch to its last loss.
     """
 
     forwarded: int = 0
@@ -52,7 +52,7 @@ class PlanCost(NamedTuple):
 
     @property
     def equivalents(self) -> float:
-        """The same in samples that are trained on: a forward pass is a third of a step, a backward pass two.
+        """The cost in trained samples: a forward pass is one third of a step, a backward pass two thirds.
 
         >>> PlanCost(forwarded=1200, backpropagated=300).equivalents
         600.0
@@ -65,16 +65,16 @@ class Plan:
     """The marked part of every batch of a training.
 
     Every epoch visits all samples in an order that is a function of (seed, epoch), in batches of `batch_size`; an
-    incomplete last batch is left out. Of each batch `kept` samples are marked.
+    incomplete last batch is dropped. In each batch `kept` samples are marked.
 
     Attributes:
         n: Samples in the data set.
-        epochs: How many epochs it has.
-        batch_size: Samples in a recorded batch.
-        keep: Share of a batch that is marked, in (0, 1].
-        seed: Of the order.
-        marks: A bit for each position of an epoch's order, as from ``np.packbits``; one row for each epoch.
-        cost: What the proxy took.
+        epochs: Number of epochs.
+        batch_size: Samples per recorded batch.
+        keep: Fraction of a batch that is marked, in (0, 1].
+        seed: Seed of the order.
+        marks: One bit for each position of an epoch's order, as from ``np.packbits``; one row per epoch.
+        cost: The cost of the proxy.
     """
 
     n: int
@@ -89,7 +89,7 @@ class Plan:
         check_shape(self.n, self.epochs, self.batch_size, self.keep)
         if not is_count(self.seed, least=0):
             raise ConfigError(f"seed must be a whole number, at least 0, got {self.seed!r}.")
-        marks = np.array(self.marks)  # a copy, which nobody else writes to
+        marks = np.array(self.marks)  # a copy, so that the caller's array is not shared
         shape = (self.epochs, -(-self.n // 8))
         if marks.dtype != np.uint8 or marks.shape != shape:
             raise ConfigError(
@@ -103,29 +103,33 @@ class Plan:
 
     @property
     def kept(self) -> int:
-        """How many samples of a batch are marked: the batch size to train with."""
+        """Number of marked samples per batch: the batch size to train with."""
         return round(self.keep * self.batch_size)
 
     @property
     def batches(self) -> int:
-        """How many batches an epoch has."""
+        """Number of batches per epoch."""
         return self.n // self.batch_size
 
     @property
     def size(self) -> int:
-        """How many samples an epoch trains on."""
+        """Number of samples an epoch trains on."""
         return self.kept * self.batches
 
     @cached_property
     def fingerprint(self) -> str:
-        """What tells this plan from others: a digest of its order and marks. What it cost is not in it."""
+        """Digest of the order and the marks, which identifies the plan. The cost is not part of it."""
         digest = blake2b(digest_size=8)
         digest.update(repr((_VERSION, self.n, self.epochs, self.batch_size, self.kept, self.seed)).encode())
         digest.update(self.marks.tobytes())
         return digest.hexdigest()
 
     def selection(self, epoch: int) -> Selection:
-        """What an epoch trains on: the marked samples, in the order of the recording."""
+        """Return what an epoch trains on: the marked samples, in the order of the recording.
+
+        Args:
+            epoch: The epoch, from 0.
+        """
         if not is_count(epoch, least=0) or epoch >= self.epochs:
             raise ConfigError(
                 f"the plan has {self.epochs} epochs, counted from 0, and epoch {epoch} was asked for. Record a plan "
@@ -134,7 +138,11 @@ class Plan:
         return Selection(recorded_order(self.n, self.seed, epoch)[self._marked(epoch)])
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes an .npz file, under a temporary name that is then renamed. Its folder must exist."""
+        """Write the plan to an .npz file, under a temporary name that is then renamed.
+
+        Args:
+            path: The file. Its folder must exist.
+        """
         path = Path(path)
         if path.suffix != ".npz":
             raise ConfigError(f"a plan is written to a file that ends in .npz, got {os.fspath(path)!r}.")
@@ -144,7 +152,11 @@ class Plan:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Plan:
-        """Reads what `save` wrote; nothing in the file is run, and a damaged one is refused."""
+        """Read a plan that `save` wrote. Nothing in the file is executed, and a damaged file is rejected.
+
+        Args:
+            path: The file.
+        """
         where = os.fspath(path)
         if not Path(path).exists():
             raise StateError(f"there is no plan at {where!r}.")
@@ -196,7 +208,7 @@ class Plan:
 
 
 def check_shape(n: int, epochs: Any, batch_size: Any, keep: Any) -> None:
-    """Raises where no plan can have this shape."""
+    """Raise if no plan can have this shape."""
     check_batch_size(batch_size)
     check_ratio("keep", keep, zero_allowed=False, one_allowed=True)
     if not is_count(epochs):
@@ -208,7 +220,7 @@ def check_shape(n: int, epochs: Any, batch_size: Any, keep: Any) -> None:
 
 
 def recorded_order(n: int, seed: int, epoch: int) -> np.ndarray:
-    """All samples in the order in which a recorded epoch visits them, int64."""
+    """Return all samples in the order in which a recorded epoch visits them, int64."""
     return visiting_order(np.arange(n, dtype=np.int64), n, generator(seed, "plan", epoch))
 
 
@@ -220,7 +232,7 @@ _IN_TURN = "Record every batch once, in the order in which it was served, with i
 
 
 class PlanRecorder:
-    """Shows a proxy all data in batches, and marks the largest losses of each.
+    """Serves all data to a proxy in batches, and marks the largest losses of each batch.
 
     ::
 
@@ -235,15 +247,15 @@ class PlanRecorder:
                     optimizer.zero_grad(); losses[marked].mean().backward(); optimizer.step()
         recorder.plan.save("plan.npz")
 
-    Only `record` moves time: whoever goes through the loader gets the epoch that is being recorded, from its first
-    batch without losses on. Nothing waits for the device before an epoch ends.
+    Only `record` advances the recording: every iterator over the loader gets the epoch that is being recorded, from the
+    first batch without losses on. Nothing waits for the device before an epoch ends.
 
     Args:
-        dataset_or_length: The data set, or how many samples it has.
-        epochs: How many epochs the main training has.
-        batch_size: Samples in a batch of the proxy. An incomplete last one is left out.
-        keep: Share of a batch that is marked, in (0, 1].
-        seed: Of the order.
+        dataset_or_length: The data set, or its number of samples.
+        epochs: Number of epochs of the main training.
+        batch_size: Samples per batch of the proxy. An incomplete last batch is dropped.
+        keep: Fraction of a batch that is marked, in (0, 1].
+        seed: Seed of the order.
     """
 
     def __init__(
@@ -254,14 +266,14 @@ class PlanRecorder:
         self.n, self.epochs, self.batch_size, self.keep = n, int(epochs), int(batch_size), float(keep)
         self.seed = checked_seed(seed)
         self.kept, self.batches = round(keep * batch_size), n // batch_size
-        self._packed: list[np.ndarray] = []  # one for each epoch that is recorded
+        self._packed: list[np.ndarray] = []  # one per recorded epoch
         self._epoch = _OpenEpoch(self, 0)
         self._forwarded = self._backpropagated = 0
         self._seconds = 0.0
 
     @property
     def epoch(self) -> int:
-        """How many epochs have been recorded; the one that is served."""
+        """Number of recorded epochs; the number of the epoch that is served."""
         return len(self._packed)
 
     @property
@@ -270,11 +282,11 @@ class PlanRecorder:
         return _RecordedBatches(self)
 
     def loader(self, dataset: Any, **dataloader_kwargs: Any) -> DataLoader[Any]:
-        """A stock DataLoader over the epoch that is being recorded, yielding ``(index, batch)``.
+        """Return a stock DataLoader over the epoch that is being recorded, yielding ``(index, batch)``.
 
         Args:
             dataset: The data set the recorder was made for.
-            **dataloader_kwargs: Anything a DataLoader takes, except another order or other batches.
+            **dataloader_kwargs: Arguments of the DataLoader, except those that set another order or other batches.
         """
         options = dict(dataloader_kwargs)
         for name in ("batch_size", "sampler", "batch_sampler", "shuffle", "drop_last"):
@@ -289,7 +301,7 @@ class PlanRecorder:
         check_length(dataset, self.n)
         own_generator = None
         if options.get("generator") is None:
-            # Without one, a DataLoader takes its workers' seeds from the global generator and so moves it.
+            # Without a generator, a DataLoader draws its workers' seeds from the global generator and so advances it.
             own_generator = options["generator"] = torch.Generator()
         if not (type(dataset) is Indexed and dataset.key is None):
             dataset = Indexed(dataset)
@@ -298,16 +310,16 @@ class PlanRecorder:
 
     @outside_graphs
     def record(self, index: Any, losses: torch.Tensor, *, backward: int | None = None) -> torch.Tensor:
-        """Marks the largest losses of a batch. Of equal ones those that come first in the order, which is random.
+        """Mark the largest losses of a batch. Of equal losses, those first in the random order are marked.
 
         Args:
             index: The indices that came with the batch. Batches are recorded in the order in which they are served.
-            losses: One loss for each of them; it is not modified.
-            backward: How many of them the proxy goes backward on, for `PlanCost`. If not given, all where the losses
-                have a gradient, and none where they were made under ``torch.no_grad()``.
+            losses: One loss per index; not modified.
+            backward: Number of samples on which the proxy runs backward, for `PlanCost`. If not given, all if the
+                losses require a gradient, and none if they were computed under ``torch.no_grad()``.
 
         Returns:
-            Which of the batch are marked, on the device of the losses: what a proxy may go backward on.
+            Which samples of the batch are marked, on the device of the losses: those that a proxy may train on.
         """
         if self.epoch == self.epochs:
             raise StateError(f"all {self.epochs} epochs are recorded. Take the plan, or make another recorder.")
@@ -326,7 +338,7 @@ class PlanRecorder:
 
     @property
     def plan(self) -> Plan:
-        """The plan, when all epochs are recorded."""
+        """The plan, once all epochs are recorded."""
         if self.epoch < self.epochs:
             raise StateError(
                 f"the plan is not complete: {self.epoch} of {self.epochs} epochs and {self._epoch.done} of the "
@@ -336,7 +348,7 @@ class PlanRecorder:
         return Plan(self.n, self.epochs, self.batch_size, self.keep, self.seed, np.stack(self._packed), cost)
 
     def _begin(self) -> _OpenEpoch:
-        """The epoch that is served, its clock running."""
+        """Return the epoch that is served, with its timer running."""
         if self.epoch == self.epochs:
             raise StateError(f"all {self.epochs} epochs are recorded: there is none to serve. Take the plan.")
         self._epoch.start()
@@ -344,7 +356,7 @@ class PlanRecorder:
 
     def _close(self) -> None:
         epoch = self._epoch
-        # Whatever was wrong, the epoch is not recorded: it is served again.
+        # If `packed` raises, the epoch is not recorded: it is served again.
         self._epoch = _OpenEpoch(self, epoch.number)
         self._packed.append(epoch.packed())
         self._seconds += epoch.seconds
@@ -352,7 +364,7 @@ class PlanRecorder:
 
 
 class _OpenEpoch:
-    """An epoch while it is being recorded. Marks and complaints stay on the device until it is over."""
+    """An epoch that is being recorded. Marks and error counts stay on the device until it ends."""
 
     def __init__(self, recorder: PlanRecorder, number: int) -> None:
         self.number = number
@@ -361,13 +373,13 @@ class _OpenEpoch:
         self._size, self._kept = recorder.batch_size, recorder.kept
         self._used = recorder.batches * recorder.batch_size
         self._order: np.ndarray | None = None
-        self._expected: torch.Tensor | None = None  # the order, where the indices are
+        self._expected: torch.Tensor | None = None  # the order, on the device of the indices
         self._marks = torch.empty(0, dtype=torch.bool)
-        self._complaints = torch.empty(0, dtype=torch.int64)  # losses that are not finite, indices of other batches
+        self._complaints = torch.empty(0, dtype=torch.int64)  # non-finite losses, indices of other batches
         self._started: float | None = None
 
     def start(self) -> None:
-        """Somebody goes through it."""
+        """Start the timer when the first iterator opens the epoch."""
         if self._started is None:
             self._started = time.perf_counter()
 
@@ -380,17 +392,17 @@ class _OpenEpoch:
 
     @property
     def seconds(self) -> float:
-        """Since somebody began to go through it."""
+        """Seconds since the first iterator opened the epoch."""
         return 0.0 if self._started is None else time.perf_counter() - self._started
 
     def batch(self, number: int) -> list[int]:
-        """The batch of this number; empty where there is none."""
+        """Return the batch of this number; empty if there is none."""
         start = number * self._size
         found: list[int] = self.order[start : min(start + self._size, self._used)].tolist()
         return found
 
     def mark(self, index: torch.Tensor, losses: torch.Tensor) -> torch.Tensor:
-        """Marks the largest losses of the next batch."""
+        """Mark the largest losses of the next batch."""
         start, stop = self.done * self._size, (self.done + 1) * self._size
         if self._expected is None or self._expected.device != index.device:
             self._expected = torch.from_numpy(self.order[: self._used]).to(index.device, non_blocking=True)
@@ -404,7 +416,7 @@ class _OpenEpoch:
         if self.done == 0:
             self._marks = torch.zeros(self._used, dtype=torch.bool, device=losses.device)
             self._complaints = torch.zeros(2, dtype=torch.int64, device=losses.device)
-        # The order is random, so the first of equal losses is any of them.
+        # The order is random, so the first of equal losses is a random one.
         largest = torch.sort(losses, descending=True, stable=True).indices[: self._kept]
         marked = self._marks[start:stop].index_fill_(0, largest, True)
         self._complaints[0] += (~torch.isfinite(losses)).sum()
@@ -414,7 +426,7 @@ class _OpenEpoch:
         return marked.clone()
 
     def packed(self) -> np.ndarray:
-        """The marks of the whole epoch, in bits. Waits for the device."""
+        """Return the marks of the whole epoch, in bits. Waits for the device."""
         nonfinite, misplaced = self._complaints.tolist()
         if nonfinite:
             raise NonFiniteLossError(
@@ -431,7 +443,7 @@ class _OpenEpoch:
 
 
 class _RecordedBatches(Sampler[list[int]]):
-    """The batches of the epoch that is being recorded, from the first without losses on."""
+    """Yields the batches of the epoch that is being recorded, from the first without losses on."""
 
     def __init__(self, recorder: PlanRecorder, generator: torch.Generator | None = None) -> None:
         self._recorder = recorder

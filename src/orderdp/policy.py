@@ -1,4 +1,4 @@
-"""What a policy is: it looks at what is remembered about the samples and decides what the next epoch trains on."""
+"""The interface of a policy: it reads what is stored per sample and selects what the next epoch trains on."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Selection:
-    """What one epoch trains on: unique indices in visiting order, and a weight for each.
+    """What one epoch trains on: unique indices in visiting order, and one weight per index.
 
     Attributes:
         indices: int64, unique, in the order in which the epoch visits them.
-        weights: float32, one for each index, or None for all ones.
+        weights: float32, one per index; None if all are 1.
     """
 
     indices: np.ndarray
@@ -58,7 +58,11 @@ class Selection:
         return len(self.indices)
 
     def dense_weights(self, n: int) -> torch.Tensor | None:
-        """A weight for each of `n` samples, 1 for what is not selected; None where all are 1."""
+        """Return one weight per sample, 1 for samples that are not selected; None if all weights are 1.
+
+        Args:
+            n: Number of samples.
+        """
         if self.weights is None:
             return None
         import torch
@@ -70,14 +74,14 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One number remembered about every sample.
+    """One number stored per sample.
 
     Attributes:
-        name: How policies ask for it.
-        initial: The value of a sample nobody has seen.
-        dtype: A numpy dtype name that torch knows too.
-        merge: What a write does to the value that is there, and what happens when several writes meet:
-            "last" replaces it (of several, one wins), "sum" adds to it.
+        name: The name under which policies read it.
+        initial: The value of an unseen sample.
+        dtype: A numpy dtype name that torch has too.
+        merge: How a write changes the stored value, and how writes of several ranks or of repeated samples combine:
+            "last" replaces it (of several writes, one wins), "sum" adds to it.
     """
 
     name: str
@@ -92,17 +96,18 @@ class Column:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Context:
-    """What a policy may know besides the table.
+    """What a policy may read besides the table.
 
     Attributes:
         n: Number of samples.
-        epoch: Which epoch is drawn, from 0.
+        epoch: The epoch to select, from 0.
         seed: The pruner's seed.
-        epochs: How many epochs are planned, or None where nobody said.
-        labels: One class for each sample, or None.
-        earlier: Under a schedule, how many samples an earlier epoch kept, for policies with exact sizes; None without.
+        epochs: Number of planned epochs; None if not given.
+        labels: One class per sample, or None.
+        earlier: Under a schedule, how many samples an earlier epoch kept, for policies with exact sizes; None
+            otherwise.
         trained: Samples trained on in all epochs before this one.
-        total: Samples that the whole training is trained on, where the policy fixes that; None where epochs count.
+        total: Samples in the whole training, if the policy fixes the total; None if the number of epochs counts.
     """
 
     n: int
@@ -115,10 +120,13 @@ class Context:
     total: int | None = None
 
     def rng(self, *tags: int | str) -> np.random.Generator:
-        """A generator that depends on the seed and `tags` alone.
+        """Return a generator that depends only on the seed and `tags`.
 
-        The epoch is part of it only where it is among the tags, so a policy that spans epochs can ask for
-        ``rng("pass", 2)`` again instead of keeping arrays.
+        The epoch matters only if it is among the tags, so a policy that spans epochs can call ``rng("pass", 2)`` again
+        instead of storing arrays.
+
+        Args:
+            *tags: Name of the random stream.
         """
         return generator(self.seed, *tags)
 
@@ -132,12 +140,12 @@ class Table(Protocol):
         ...
 
     def __getitem__(self, name: str) -> np.ndarray:
-        """The column called `name`."""
+        """Return the column called `name`."""
         ...
 
 
 class Rows(Protocol):
-    """The rows of one batch, as they were before it: ``rows["score"]`` is a tensor as long as the batch."""
+    """The stored rows of one batch before its update: ``rows["score"]`` is a tensor as long as the batch."""
 
     @property
     def epoch(self) -> int:
@@ -145,60 +153,80 @@ class Rows(Protocol):
         ...
 
     def __getitem__(self, name: str) -> torch.Tensor:
-        """The column called `name`, for the samples of the batch."""
+        """Return the column called `name`, for the samples of the batch."""
         ...
 
 
 @runtime_checkable
 class Policy(Protocol):
-    """Decides what the next epoch trains on. A policy is a value: parameters in, no arrays kept.
+    """Selects what the next epoch trains on. A policy is a value: it has parameters and stores no arrays.
 
-    A policy may also have
+    A policy may also define
 
-    - ``columns``: the `Column` s it needs remembered besides score, usage and seen;
+    - ``columns``: the `Column` s it needs besides score, usage and seen;
     - ``compute_columns(rows, losses, *, ...) -> {column: tensor}``: how feedback becomes columns. Without it the score
-      of a sample is its last loss. What it takes by keyword the training loop has to pass to ``update``, one value for
-      each sample;
-    - ``needs_feedback`` (default True): False where a draw does not depend on losses;
-    - ``size_bounds(n, context) -> (fewest, most)`` where ``size`` is None;
-    - ``nominal_ratio(context) -> float`` where ``size`` is None: the share it is said to leave out;
-    - ``ratio_name``: the dataclass field that is its ratio, where that is not ``prune_ratio``; or, where changing a
-      field is not enough, ``with_ratio(prune_ratio) -> Policy``: for schedules and class balance;
-    - ``total(n, epochs) -> int``: how many samples the whole training is trained on, where that decides when it is
-      over (`orderdp.policies.Budget`) and not the number of epochs; with it ``epoch_sizes(n, epochs)``, a list of the
-      sizes of the epochs that makes, None where they depend on losses;
+      of a sample is its last loss. The training loop passes its keyword arguments to ``update``, one value per sample;
+    - ``needs_feedback`` (default True): False if a selection does not depend on losses;
+    - ``size_bounds(n, context) -> (fewest, most)`` if ``size`` is None;
+    - ``nominal_ratio(context) -> float`` if ``size`` is None: the nominal prune ratio;
+    - ``ratio_name``: the dataclass field that holds its ratio, if that is not ``prune_ratio``; or, if changing a field
+      is not enough, ``with_ratio(prune_ratio) -> Policy``: for schedules and class balance;
+    - ``total(n, epochs) -> int``: the number of samples in the whole training, if that and not the number of epochs
+      decides when training ends (`orderdp.policies.Budget`); with it ``epoch_sizes(n, epochs)``, a list of the sizes of
+      the resulting epochs, None if they depend on losses;
     - ``lr_scale(n, kept) -> float``: a factor on the learning rate while `kept` of `n` samples are trained on.
     """
 
     def size(self, n: int, context: Context) -> int | None:
-        """How many of `n` samples ``select`` will keep, or None where that depends on the losses."""
+        """Return how many of `n` samples ``select`` keeps, or None if that depends on the losses.
+
+        Args:
+            n: Number of samples.
+            context: The epoch's context.
+        """
         ...
 
     def select(self, table: Table, context: Context) -> Selection:
-        """What epoch ``context.epoch`` trains on. Must not write to the table."""
+        """Select what epoch ``context.epoch`` trains on. Must not write to the table.
+
+        Args:
+            table: What is stored per sample.
+            context: The epoch's context.
+        """
         ...
 
 
 @runtime_checkable
 class StepwisePolicy(Policy, Protocol):
-    """A policy that can choose at every step, among that step's share of the epoch's candidates.
+    """A policy that can select once per step, from that step's part of the epoch's candidates.
 
-    It does so where its ``every`` is "batch".
+    It does so if its ``every`` is "batch".
     """
 
     every: str
 
     def candidates(self, context: Context) -> np.ndarray:
-        """The epoch's candidates, in the order in which the steps take their shares of them."""
+        """Return the epoch's candidates, in the order in which they are divided among the steps.
+
+        Args:
+            context: The epoch's context.
+        """
         ...
 
     def select_from(self, part: np.ndarray, scores: np.ndarray, count: int, context: Context) -> np.ndarray:
-        """The `count` of the candidates `part`, with these `scores`, that one step trains on."""
+        """Select the samples that one step trains on.
+
+        Args:
+            part: The step's candidates.
+            scores: One score per candidate.
+            count: Number of samples to select.
+            context: The epoch's context.
+        """
         ...
 
 
 def describe(policy: object) -> str:
-    """A policy in one line, the same in every process: what a checkpoint is compared with."""
+    """Describe a policy in one line, the same in every process. A checkpoint stores this line."""
     text = repr(policy)
     if " at 0x" not in text:
         return text
@@ -208,7 +236,7 @@ def describe(policy: object) -> str:
 
 
 def size_bounds(policy: Policy, n: int, context: Context) -> tuple[int, int]:
-    """The fewest and the most of `n` samples that the policy can keep in this epoch."""
+    """Return the fewest and the most of `n` samples that the policy can keep in this epoch."""
     size = policy.size(n, context)
     if size is not None:
         return size, size
@@ -217,7 +245,7 @@ def size_bounds(policy: Policy, n: int, context: Context) -> tuple[int, int]:
 
 
 def nominal_ratio(policy: Policy, n: int, context: Context) -> float | None:
-    """The share of `n` samples that the policy says it leaves out in this epoch; None where it does not say."""
+    """Return the nominal prune ratio of the policy in this epoch; None if it has none."""
     size = policy.size(n, context)
     if size is not None:
         return 1 - size / n
@@ -226,12 +254,12 @@ def nominal_ratio(policy: Policy, n: int, context: Context) -> float | None:
 
 
 def total_samples(policy: Policy, n: int, epochs: int | None) -> int | None:
-    """How many samples the whole training is trained on; None where the number of epochs decides when it is over."""
+    """Return the number of samples in the whole training; None if the number of epochs decides when training ends."""
     own: Callable[[int, int | None], int | None] | None = getattr(policy, "total", None)
     return None if own is None else own(n, epochs)
 
 
 def epoch_sizes(policy: Policy, n: int, epochs: int | None) -> list[int] | None:
-    """The sizes of all epochs under a policy with a total; None where they are not known in advance."""
+    """Return the sizes of all epochs under a policy with a total; None if they are not known in advance."""
     own: Callable[[int, int | None], list[int] | None] | None = getattr(policy, "epoch_sizes", None)
     return None if own is None else own(n, epochs)

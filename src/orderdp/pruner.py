@@ -1,4 +1,4 @@
-"""Pruner: a policy, a score table and where training stands; the class that a training loop uses."""
+"""Pruner: a policy, a score table and the progress of training; the class that a training loop uses."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ __all__ = [
 
 
 def checked_policy(policy: Any) -> Policy:
-    """A policy, or an error that says what one is."""
+    """Return the policy, or raise an error that says what a policy must have."""
     if isinstance(policy, type):
         raise ConfigError(f"policy must be an instance, got the class {policy.__name__}. Write {policy.__name__}(...).")
     if not isinstance(policy, Policy):
@@ -57,7 +57,7 @@ def checked_policy(policy: Any) -> Policy:
 
 
 def checked_labels(labels: Any, n: int) -> np.ndarray | None:
-    """One class for each of `n` samples, None, or an error."""
+    """Return one class for each of `n` samples, or None, or raise an error."""
     if labels is None:
         return None
     classes = np.asarray(labels)
@@ -69,11 +69,11 @@ def checked_labels(labels: Any, n: int) -> np.ndarray | None:
 
 
 def checked_index(index: Any) -> torch.Tensor:
-    """The indices of a batch as a flat int64 tensor, or an error."""
+    """Return the indices of a batch as a flat int64 tensor, or raise an error."""
     if isinstance(index, torch.Tensor) and index.dtype == torch.int64 and index.ndim == 1:
         return index
     if isinstance(index, np.ndarray) and index.dtype.kind in "iu":
-        # Torch takes no array that runs backwards or has its bytes swapped.
+        # Torch accepts no array with negative strides or swapped bytes.
         index = index.astype(np.int64, order="C")
     try:
         index = torch.as_tensor(index)
@@ -97,7 +97,7 @@ def checked_index(index: Any) -> torch.Tensor:
 
 
 def checked_losses(losses: Any, index: torch.Tensor, reduced: bool) -> torch.Tensor:
-    """The losses of a batch, or its one loss, shaped as `update` goes on with them, or an error."""
+    """Return the losses of a batch, or its one loss, in the shape that `update` needs, or raise an error."""
     if not isinstance(losses, torch.Tensor):
         raise FeedbackError(f"losses must be a tensor, got {type(losses).__name__}.")
     if not losses.is_floating_point():
@@ -131,7 +131,7 @@ def checked_losses(losses: Any, index: torch.Tensor, reduced: bool) -> torch.Ten
 
 
 def checked_scores(scores: Any, index: torch.Tensor) -> torch.Tensor:
-    """One score for each sample of a batch, or an error."""
+    """Return one score per sample of a batch, or raise an error."""
     if not isinstance(scores, torch.Tensor) or scores.shape != index.shape:
         came = f"shape {tuple(scores.shape)}" if isinstance(scores, torch.Tensor) else type(scores).__name__
         raise FeedbackError(
@@ -141,11 +141,11 @@ def checked_scores(scores: Any, index: torch.Tensor) -> torch.Tensor:
 
 
 class FeedbackArguments(NamedTuple):
-    """What a policy's `compute_columns` takes by keyword.
+    """The keyword arguments of a policy's `compute_columns`.
 
     Attributes:
-        required: What it cannot do without.
-        accepted: All it takes; None for anything.
+        required: The required ones.
+        accepted: All of them; None for any name.
     """
 
     required: tuple[str, ...] = ()
@@ -153,7 +153,7 @@ class FeedbackArguments(NamedTuple):
 
 
 def feedback_arguments(compute_columns: Callable[..., Any] | None) -> FeedbackArguments:
-    """What `compute_columns` takes besides the rows and the losses, by its signature."""
+    """Read from its signature what `compute_columns` takes besides the rows and the losses."""
     if compute_columns is None:
         return FeedbackArguments()
     parameters = list(inspect.signature(compute_columns).parameters.values())[2:]
@@ -166,7 +166,7 @@ def feedback_arguments(compute_columns: Callable[..., Any] | None) -> FeedbackAr
 def checked_extra(
     extra: Mapping[str, Any], arguments: FeedbackArguments, index: torch.Tensor, policy: Policy
 ) -> dict[str, Any]:
-    """What came with a step besides index and losses, detached, or an error that says what should have come."""
+    """Return the keyword arguments of `update`, detached, or raise an error that names the expected ones."""
     missing = [name for name in arguments.required if name not in extra]
     if missing:
         call = ", ".join(f"{name}=..." for name in arguments.required)
@@ -192,21 +192,21 @@ def checked_extra(
     return {name: value.detach() if isinstance(value, torch.Tensor) else value for name, value in extra.items()}
 
 
-# How much of the old score a batch loss leaves (reduced=True): the noise of who else was in the batch falls to a
-# third, and a score is forgotten in about five visits.
+# Weight of the old score when a batch loss comes in (reduced=True): the noise from the other samples of the batch
+# falls to a third, and an old score fades in about five visits.
 _BATCH_LOSS_MEMORY = 0.8
 
 
 class FeedbackWriter:
-    """The way of a batch's losses into the table and onto the clock. Its methods are those of `Pruner`.
+    """Writes a batch's losses to the table and counts them as progress. Its methods are those of `Pruner`.
 
     Args:
-        policy: Who says how losses become columns.
-        table: Where they are written to.
-        timeline: What they move.
+        policy: Defines how losses become columns.
+        table: The table to write to.
+        timeline: The epoch manager, which counts the trained samples.
 
     Attributes:
-        arguments: What the policy wants to know besides losses.
+        arguments: What the policy takes besides losses.
     """
 
     def __init__(self, policy: Policy, table: ScoreTable, timeline: EpochManager) -> None:
@@ -216,12 +216,12 @@ class FeedbackWriter:
         self._selector = timeline.selector
         self._compute_columns = getattr(policy, "compute_columns", None)
         self.arguments = feedback_arguments(self._compute_columns)
-        self._table_is_home = False  # whether it has moved to the device of the losses
+        self._table_is_home = False  # whether the table is on the device of the losses
 
     def update(
         self, index: Any, losses: torch.Tensor, scores: torch.Tensor | None, reduced: bool, extra: dict[str, Any]
     ) -> torch.Tensor:
-        """Remembers a batch's losses and returns their weighted mean."""
+        """Store a batch's losses and return their weighted mean."""
         index = checked_index(index)
         losses = checked_losses(losses, index, reduced)
         compute_columns = self._compute_columns
@@ -246,7 +246,7 @@ class FeedbackWriter:
         return result
 
     def observe(self, index: Any, scores: torch.Tensor, extra: dict[str, Any]) -> None:
-        """Writes scores without counting as training."""
+        """Write scores without counting them as training."""
         index = checked_index(index)
         compute_columns = None
         if extra:
@@ -257,12 +257,12 @@ class FeedbackWriter:
         )
 
     def reduce(self, index: Any, losses: torch.Tensor) -> torch.Tensor:
-        """The weighted mean alone."""
+        """Return the weighted mean; store nothing."""
         index = checked_index(index)
         return self._weighted_mean(index, checked_losses(losses, index, reduced=False))
 
     def table_was_loaded(self) -> None:
-        """It may have to move to the losses again."""
+        """Let the next `update` move the table to the device of the losses again."""
         self._table_is_home = False
 
     def _weighted_mean(self, index: torch.Tensor, losses: torch.Tensor) -> torch.Tensor:
@@ -271,17 +271,17 @@ class FeedbackWriter:
             if dense.device != losses.device:
                 dense = self._selector.weights = dense.to(losses.device, non_blocking=not losses.is_cpu)
             self._table.check_range(index)
-            # One that came on a device is only counted where it points at no sample, so it may not fail here.
+            # An out-of-range index on a device is only counted, so it must not fail here.
             rows = index.to(losses.device, non_blocking=not losses.is_cpu)
             weights = dense.index_select(0, rows.clamp(0, len(dense) - 1)).to(losses.dtype)
-            if len(dense) < self._table.n:  # the selection does not know samples that came after it
+            if len(dense) < self._table.n:  # the selection has no weights for samples added after it
                 weights = torch.where(rows < len(dense), weights, 1.0)
             losses = losses * (weights if losses.ndim else weights.mean())
         return losses.mean() if losses.numel() else losses.sum()  # the mean of nothing would be NaN
 
 
 def _of_a_batch_loss(compute_columns: ComputeColumns | None) -> ComputeColumns:
-    """How a batch's loss becomes the columns of each of its samples: by a moving average, as if that were its loss."""
+    """Return a `compute_columns` that moves each sample's score towards the loss of its batch by a moving average."""
 
     def averaged(rows: Rows, losses: torch.Tensor, **extra: Any) -> Mapping[str, torch.Tensor]:
         old = rows["score"]
@@ -290,20 +290,20 @@ def _of_a_batch_loss(compute_columns: ComputeColumns | None) -> ComputeColumns:
         if compute_columns is None:
             return {"score": score}
         new = compute_columns(rows, score, **extra)
-        # A policy with an average of its own is told the loss itself, or it would be averaged twice.
+        # A policy with its own average gets the loss itself, or the loss would be averaged twice.
         return {"score": score, **new} if new.get("score", score) is score else compute_columns(rows, losses, **extra)
 
     return averaged
 
 
 class PrunerInfo:
-    """What is known about a training: where it stands, what is remembered about its samples, what has been saved.
+    """The read-only part of `Pruner`: progress of the training, what is stored per sample, and what has been saved.
 
     Args:
-        policy: What decides what is trained on.
-        table: What is remembered.
-        timeline: Where training stands.
-        epochs: How many epochs are planned, or None.
+        policy: Selects what is trained on.
+        table: What is stored per sample.
+        timeline: The epoch manager.
+        epochs: Number of planned epochs, or None.
     """
 
     def __init__(self, policy: Policy, table: ScoreTable, timeline: EpochManager, epochs: int | None) -> None:
@@ -314,21 +314,21 @@ class PrunerInfo:
         self._timeline = timeline
         self._threshold = learned_threshold(policy)
 
-    # -- where training stands -------------------------------------------------------------------------------
+    # -- progress --------------------------------------------------------------------------------------------
 
     @property
     def seed(self) -> int:
-        """The seed, which a loaded checkpoint brings with it."""
+        """The seed. Loading a checkpoint replaces it."""
         return self._timeline.seed
 
     @property
     def epoch(self) -> int:
-        """How many epochs have been trained to their end; where a resumed loop goes on."""
+        """Number of epochs trained to their end; a resumed loop starts here."""
         return self._timeline.epoch
 
     @property
     def progress(self) -> float:
-        """Share of the planned training that is done, in [0, 1]: of its epochs, or of its samples under a `Budget`."""
+        """Finished fraction of the planned training, in [0, 1]: of its epochs, or of its samples under a `Budget`."""
         progress = self._timeline.progress
         if progress is None:
             raise ConfigError("progress needs to know how many epochs are planned. Give Pruner(..., epochs=...).")
@@ -336,15 +336,15 @@ class PrunerInfo:
 
     @property
     def done(self) -> bool:
-        """Whether all that was planned has been trained on: the epochs, or the samples under a `Budget`."""
+        """Whether the planned training is finished: all epochs, or all samples under a `Budget`."""
         if self.epochs is None:
             raise ConfigError("done needs to know how many epochs are planned. Give Pruner(..., epochs=...).")
         return self._timeline.done
 
     def remaining_epochs(self) -> Iterator[int]:
-        """The numbers of the epochs that are left, one after the other, until training is `done`.
+        """Yield the numbers of the remaining epochs until training is `done`.
 
-        The same loop serves a new training, a resumed one, and a `Budget`, whose number of epochs is not known in
+        The same loop works for a new training, a resumed one, and a `Budget`, whose number of epochs is not known in
         advance. Leaving an epoch early ends it. ::
 
             for epoch in pruner.remaining_epochs():
@@ -360,7 +360,7 @@ class PrunerInfo:
 
     @property
     def lr_scale(self) -> float:
-        """A factor on the learning rate that the policy asks for; 1 for most."""
+        """The factor on the learning rate that the policy asks for; 1 for most policies."""
         scale: Callable[[int, int], float] | None = getattr(self.policy, "lr_scale", None)
         return 1.0 if scale is None else float(scale(self.n, self._timeline.epoch_size()))
 
@@ -368,17 +368,17 @@ class PrunerInfo:
 
     @property
     def local_indices(self) -> range:
-        """The samples whose scores this process holds: all, but with ``table="sharded"``."""
+        """The samples whose scores this process holds: all of them, unless ``table="sharded"``."""
         return range(self._table.first, self._table.first + self._table.size)
 
     @property
     def scores(self) -> torch.Tensor:
-        """The score of every sample that is `local_indices`, a copy on the CPU; infinite for those nobody has seen."""
+        """The score of every sample in `local_indices`, a copy on the CPU; infinite for unseen samples."""
         return torch.tensor(self._table["score"])
 
     @property
     def usage(self) -> torch.Tensor:
-        """How often every sample that is `local_indices` was trained on, a copy on the CPU."""
+        """How often every sample in `local_indices` was trained on, a copy on the CPU."""
         return torch.tensor(self._table["usage"], dtype=torch.int64)
 
     @property
@@ -390,9 +390,9 @@ class PrunerInfo:
 
     @outside_graphs
     def visits(self, index: Any) -> torch.Tensor:
-        """How often each sample of a batch was trained on so far, on the device of the losses; nothing is waited for.
+        """Return how often each sample of a batch was trained on, on the device of the losses, without waiting for it.
 
-        Asked before `update`, these are the visits before this one. Unlike `usage` it does not copy the table, which is
+        Called before `update`, it counts the earlier visits only. Unlike `usage` it does not copy the table, which is
         on the CPU until the first `update`.
 
         Args:
@@ -406,17 +406,18 @@ class PrunerInfo:
         return self._table.uses_of(checked_index(index))
 
     def preview(self) -> Selection:
-        """What the open epoch trains on, or, between epochs, what the next one would if it were drawn now.
+        """Return the selection of the open epoch or, between epochs, the one the next epoch would get now.
 
-        Nothing is changed by looking. After the last planned epoch it is what one more of that kind would train on.
-        With ``every="batch"`` it is what one draw for the whole epoch would keep.
+        Changes nothing. After the last planned epoch it is the selection of one more epoch of that kind. With
+        ``every="batch"`` it is what one selection for the whole epoch would keep.
         """
         return self._timeline.preview()
 
     def hardest(self, k: int) -> torch.Tensor:
-        """The `k` seen samples with the largest scores, hardest first: where to look for wrong labels.
+        """Return the `k` seen samples with the largest scores, hardest first: candidates for wrong labels.
 
-        Fewer where fewer have been seen.
+        Args:
+            k: Number of samples; if fewer have been seen, all of those are returned.
         """
         if not is_count(k, least=0):
             raise ConfigError(f"k must be a whole number of samples, at least 0, got {k!r}.")
@@ -425,7 +426,7 @@ class PrunerInfo:
         return torch.where(seen, scores, -torch.inf).topk(min(int(k), int(seen.sum()))).indices + self._table.first
 
     def _there(self) -> torch.Tensor | bool:
-        """Which of the `local_indices` samples are there."""
+        """Return a mask of the samples in `local_indices` that have not been removed."""
         return True
 
     def _learned(self) -> float:
@@ -433,23 +434,30 @@ class PrunerInfo:
         return float(np.mean(scores <= self._threshold.at(self._table))) if len(scores) else 0.0
 
     def report(self) -> dict[str, float]:
-        """What has been saved so far, as flat numbers.
+        """Return what has been saved so far.
 
         Returns:
-            epoch: epochs trained to their end. samples: in the data set. kept, pruned: samples trained on and left
-            out so far. nominal_saved: the share the policy leaves out of the current epoch by its own account; the
-            middle of what is possible where it gives none. saved: the share really left out so far. weight_min,
-            weight_mean, weight_max: the weights of the samples selected last, all 1 for most policies. coverage: share
-            of the samples trained on at least once. learned: share of the samples whose last loss is at or below the
-            policy's threshold; where it has none, that of a right class with probability 0.9 under cross-entropy.
-            staleness: mean age of the seen samples' scores, in epochs.
-            nonfinite: losses that were NaN or infinite.
-            repeated: samples trained on twice in an epoch because shares were padded. exchanged_bytes: what came in
-            when the processes last met. Between their meetings a process knows its own feedback only.
+            A flat dict of numbers:
 
-            With ``table="sharded"`` coverage is that of the samples this process holds and there is no staleness, but:
-            selection_bytes: what came in for the last selection. moved_picks, moved_bytes: samples that came here to
-            be trained on, and what came in for them. returned_bytes: losses of such samples, sent and received.
+            - ``epoch``: epochs trained to their end.
+            - ``samples``: samples in the data set.
+            - ``kept``, ``pruned``: samples trained on and left out so far.
+            - ``nominal_saved``: nominal prune ratio of the current epoch; without one, the middle of its bounds.
+            - ``saved``: fraction really left out so far.
+            - ``weight_min``, ``weight_mean``, ``weight_max``: weights of the last selection, all 1 for most policies.
+            - ``coverage``: fraction of the samples trained on at least once.
+            - ``learned``: fraction of the samples whose last loss is at or below the policy's threshold; without one,
+              at or below the cross-entropy of a right class with probability 0.9.
+            - ``staleness``: mean age of the seen samples' scores, in epochs.
+            - ``nonfinite``: losses that were NaN or infinite.
+            - ``repeated``: samples trained on twice in an epoch because shards were padded.
+            - ``exchanged_bytes``: bytes received in the last sync. Between syncs a rank has its own feedback only.
+
+            With ``table="sharded"`` coverage counts only the samples this rank holds, there is no staleness, and:
+
+            - ``selection_bytes``: bytes received for the last selection.
+            - ``moved_picks``, ``moved_bytes``: remote samples that this rank trains on, and bytes received for them.
+            - ``returned_bytes``: losses of remote samples, sent and received.
         """
         clock = self._timeline.clock
         kept, full = clock.kept, self._timeline.full_samples
@@ -470,14 +478,19 @@ class PrunerInfo:
 
 
 class SameSteps(NamedTuple):
-    """With which pruned training makes as many steps as full data."""
+    """The settings with which pruned training makes as many steps as full data.
+
+    Attributes:
+        batch_size: Samples per batch.
+        lr_factor: Factor on the learning rate.
+    """
 
     batch_size: int
     lr_factor: float
 
 
 class Pruner(PrunerInfo):
-    """What a training loop touches.
+    """Prunes the data of a training loop: it serves the selected samples and stores their losses.
 
     ::
 
@@ -488,25 +501,25 @@ class Pruner(PrunerInfo):
                 loss = pruner.update(index, criterion(model(x), y))  # criterion has reduction="none"
                 optimizer.zero_grad(); loss.backward(); optimizer.step()
 
-    Only `update` moves time. Until it is called, every ``iter(loader)`` serves the same draw from where it stands;
-    once it has been, the next ``iter(loader)`` starts the next epoch. Looking at a batch, prefetching workers and
-    progress bars change nothing.
+    Only `update` advances training. Before its first call in an epoch, every ``iter(loader)`` serves the same selection
+    from the stored position; after it, the next ``iter(loader)`` starts the next epoch. Fetching a batch, prefetching
+    workers and progress bars change nothing.
 
     Args:
-        policy: What to train on, for example `OrderDP`.
-        dataset_or_length: The data set, or how many samples it has.
-        seed: Everything random is a function of this, the epoch and the scores.
-        epochs: How many epochs are planned, for `progress` and for policies that need to know.
-        labels: One class for each sample, for policies that need them.
-        shard: Whether, in a process group, each process takes its own share of an epoch. False where a framework deals
-            out what the sampler gives (Accelerate).
-        process_group: The processes that share the data, where that is not all of them.
-        pad: Whether shares are filled up with up to ``world_size - 1`` repeats; otherwise as many samples are left out.
-        on_nan: "warn" or "raise", once an epoch, when losses were NaN or infinite.
-        table: "replicated", every process remembers all samples; or "sharded", each those that it holds, for data
-            sets too large for that. For `OrderDP` with ``every="epoch"``.
-        sharding: How a sharded table is drawn from: "exact", what one process with all scores would draw; or
-            "stratified", each process its share from its own samples, without exchanging anything for it.
+        policy: Selects what to train on, for example `OrderDP`.
+        dataset_or_length: The data set, or its number of samples.
+        seed: All randomness is a function of the seed, the epoch and the scores.
+        epochs: Number of planned epochs, for `progress` and for policies that need it.
+        labels: One class per sample, for policies that need them.
+        shard: Whether, in a process group, each rank takes its own shard of an epoch. False if a framework distributes
+            the sampler's output (Accelerate).
+        process_group: The ranks that share the data, if not all of them do.
+        pad: Whether shards are padded with up to ``world_size - 1`` repeats; otherwise as many samples are left out.
+        on_nan: "warn" or "raise", once per epoch, if losses were NaN or infinite.
+        table: "replicated": every rank stores the scores of all samples. "sharded": each rank stores those of its own
+            samples, for data sets too large for that. For `OrderDP` with ``every="epoch"``.
+        sharding: How samples are selected from a sharded table. "exact": what one process with all scores would select.
+            "stratified": each rank selects from its own samples, without any exchange.
     """
 
     def __init__(
@@ -552,7 +565,7 @@ class Pruner(PrunerInfo):
         self.shard = bool(shard)
         self._pad = bool(pad)
         self._warned_unsynced = False
-        self._timeline.check_sizes()  # fail now, not in some epoch, if the policy cannot do with so few
+        self._timeline.check_sizes()  # fail now, not in some epoch, if the data set is too small for the policy
 
     def __repr__(self) -> str:
         return f"Pruner({describe(self.policy)}, {self.n}, seed={self.seed}, epoch={self.epoch})"
@@ -560,12 +573,12 @@ class Pruner(PrunerInfo):
     # -- loading ---------------------------------------------------------------------------------------------
 
     def loader(self, dataset: Any, batch_size: int = 1, **dataloader_kwargs: Any) -> DataLoader[Any]:
-        """A stock DataLoader over this epoch's samples, yielding ``(index, batch)``.
+        """Return a stock DataLoader over this epoch's samples that yields ``(index, batch)``.
 
         Args:
             dataset: The data set the pruner was made for.
-            batch_size: Samples a batch.
-            **dataloader_kwargs: Anything a DataLoader takes, except another order.
+            batch_size: Samples per batch.
+            **dataloader_kwargs: Arguments of the DataLoader, except those that set another order.
         """
         return pruned_loader(self._timeline, dataset, batch_size, dataloader_kwargs)
 
@@ -575,11 +588,16 @@ class Pruner(PrunerInfo):
         return PrunedSampler(self._timeline)
 
     def batch_sampler(self, batch_size: int, drop_last: bool = False) -> PrunedBatchSampler:
-        """This epoch's samples in batches, for ``DataLoader(Indexed(dataset), batch_sampler=...)``."""
+        """Return this epoch's samples in batches, for ``DataLoader(Indexed(dataset), batch_sampler=...)``.
+
+        Args:
+            batch_size: Samples per batch.
+            drop_last: Whether to drop a last, smaller batch.
+        """
         return PrunedBatchSampler(self._timeline, batch_size, drop_last)
 
     def filter(self, sampler: Iterable[Any], *, repack: bool = False) -> FilteredSampler:
-        """What is selected out of a sampler or batch sampler of your own, in its order.
+        """Return the selected part of another sampler or batch sampler, in its order.
 
         Args:
             sampler: A sampler or batch sampler over the whole data set.
@@ -599,44 +617,49 @@ class Pruner(PrunerInfo):
         reduced: bool = False,
         **extra: Any,
     ) -> torch.Tensor:
-        """Remembers a batch's losses and returns the scalar to call ``backward()`` on.
+        """Store a batch's losses and return the scalar to call ``backward()`` on.
 
-        Where an index occurs twice in a batch, one of its losses is remembered, and both count as progress.
+        If an index occurs twice in a batch, one of its losses is stored, and both count as progress.
 
         Args:
             index: The indices that came with the batch.
-            losses: One loss for each of them; it is not modified.
-            scores: What to remember instead of the losses, where the two differ (MixUp, weighted losses).
-            reduced: `losses` is one number for the whole batch; each sample's score moves towards it.
-            **extra: What else the policy wants to know, one value for each sample: `update_arguments` names it.
+            losses: One loss per index; not modified.
+            scores: Stored in place of the losses, if the two differ (MixUp, weighted losses).
+            reduced: Whether `losses` is one number for the whole batch; each sample's score then moves towards it.
+            **extra: Further values that the policy needs, one per sample: `update_arguments` names them.
 
         Returns:
-            The mean of the losses, each with the weight that the policy gives it.
+            The mean of the losses, weighted by the policy's weights.
         """
         return self._feedback.update(index, losses, scores, reduced, extra)
 
     @outside_graphs
     def observe(self, index: Any, scores: torch.Tensor, **extra: Any) -> None:
-        """Writes scores without counting as training: a warm start, a pass that scores everything anew.
+        """Write scores without counting them as training: for a warm start, or a pass that rescores all samples.
 
         Args:
-            index: Which samples.
-            scores: One number for each of them.
-            **extra: What else `update` would take; then all of it is remembered as from `update`.
+            index: The samples.
+            scores: One number per sample.
+            **extra: Further values as in `update`; all columns are then stored as by `update`.
         """
         self._feedback.observe(index, scores, extra)
 
     @outside_graphs
     def reduce(self, index: Any, losses: torch.Tensor) -> torch.Tensor:
-        """The weighted mean that `update` returns, and nothing else: for closures and second passes (SAM, L-BFGS)."""
+        """Return the weighted mean of `update` without storing anything: for closures and second passes (SAM, L-BFGS).
+
+        Args:
+            index: The indices that came with the batch.
+            losses: One loss per index.
+        """
         return self._feedback.reduce(index, losses)
 
     @property
     def update_arguments(self) -> tuple[str, ...]:
-        """What `update` needs by keyword besides index and losses; nothing for most policies."""
+        """The keyword arguments that `update` needs besides index and losses; none for most policies."""
         return self._feedback.arguments.required
 
-    # -- time ------------------------------------------------------------------------------------------------
+    # -- steps and epochs ------------------------------------------------------------------------------------
 
     def steps(
         self,
@@ -648,26 +671,26 @@ class Pruner(PrunerInfo):
         accumulate: int = 1,
         split: Split = "samples",
     ) -> int:
-        """The number of optimizer steps in `epochs` epochs, for a learning-rate schedule.
+        """Return the number of optimizer steps in `epochs` epochs, for a learning-rate schedule.
 
         >>> from orderdp import OrderDP
         >>> Pruner(OrderDP(prune_ratio=0.4), 50_000).steps(200, 128)
         47000
 
         Args:
-            epochs: How many epochs.
-            batch_size: Samples a batch and process.
-            drop_last: Whether a last, smaller batch is left out.
-            world_size: How many processes share the work.
-            accumulate: Batches a step. What is left at the end of an epoch makes a step of its own.
-            split: What is dealt out to the processes: "samples", each process batching its own, or "batches".
+            epochs: Number of epochs.
+            batch_size: Samples per batch and rank.
+            drop_last: Whether a last, smaller batch is dropped.
+            world_size: Number of ranks that share the work.
+            accumulate: Batches per step. The remaining batches of an epoch make a step of their own.
+            split: What is distributed to the ranks: "samples", and each rank batches its own, or "batches".
         """
         if not is_count(epochs, least=0):
             raise ConfigError(f"epochs must be a whole number, at least 0, got {epochs!r}.")
         total = total_samples(self.policy, self.n, epochs) if epochs else None
         sizes: Iterable[tuple[int, int]] = (self._timeline.size_bounds(number) for number in range(epochs))
         if total is not None:
-            # Steps that leave samples out make later epochs longer than the policy can know.
+            # Steps that drop samples make later epochs longer than the policy can predict.
             whole = not drop_last and world_size == 1
             known = epoch_sizes(self.policy, self.n, epochs) if whole else None
             if known is None:
@@ -692,17 +715,17 @@ class Pruner(PrunerInfo):
         return fewest
 
     def same_steps(self, batch_size: int) -> SameSteps:
-        """The batch size and the factor on the learning rate with which training makes as many steps as full data.
+        """Return the batch size and learning-rate factor with which training makes as many steps as full data.
 
-        The batch is smaller by the share that is kept, and so is the learning rate, for a mean over the batch: each
-        sample moves the model as far as it would without pruning.
+        The batch size is scaled by the fraction that is kept, and so is the learning rate, for a mean over the batch:
+        each sample moves the model as far as it would without pruning.
 
         >>> from orderdp import OrderDP
         >>> Pruner(OrderDP(prune_ratio=0.4), 50_000).same_steps(128)
         SameSteps(batch_size=77, lr_factor=0.6015625)
 
         Args:
-            batch_size: That of full data.
+            batch_size: The batch size of training on full data.
         """
         check_batch_size(batch_size)
         total = total_samples(self.policy, self.n, self.epochs)
@@ -721,7 +744,7 @@ class Pruner(PrunerInfo):
         return SameSteps(smaller, smaller / batch_size)
 
     def _steps_of(self, total: int, batch_size: int, drop_last: bool, world_size: int, accumulate: int) -> int:
-        """The number of steps that a budget of so many samples makes, all of them full."""
+        """Return the number of steps of a budget of `total` samples, if all of them are full."""
         full, _ = steps_within([(total, total)], batch_size, drop_last=True, world_size=world_size)
         if drop_last and accumulate == 1:
             return full
@@ -736,38 +759,42 @@ class Pruner(PrunerInfo):
         )
 
     def size_bounds(self, epoch: int) -> tuple[int, int]:
-        """The fewest and the most samples that epoch can have; equal where the policy's size is known in advance.
+        """Return the fewest and the most samples that `epoch` can have; equal if the policy's size is known in advance.
 
         >>> from orderdp import OrderDP
         >>> Pruner(OrderDP(prune_ratio=0.4), 50_000).size_bounds(0)
         (30000, 30000)
+
+        Args:
+            epoch: The epoch, from 0.
         """
         if not is_count(epoch, least=0):
             raise ConfigError(f"epoch must be a whole number, at least 0, got {epoch!r}.")
         return self._timeline.size_bounds(int(epoch))
 
     def end_epoch(self) -> None:
-        """Says that the epoch is over, though not all of it was trained on: for loops that leave it early on purpose.
+        """End the epoch before all of it is trained on: for loops that leave an epoch early on purpose.
 
-        The next ``iter(loader)`` starts the next epoch, after a checkpoint too. Does nothing where nothing of the
-        epoch has been trained on, and so nothing at the end of a whole one. In a process group all call it.
+        The next ``iter(loader)`` starts the next epoch, also after a checkpoint. Does nothing if none of the epoch has
+        been trained on, and so nothing at the end of a whole epoch. In a process group, all ranks call it.
         """
         self._timeline.end_epoch()
 
     def sync(self) -> None:
-        """Exchanges feedback between the processes of a group now, where otherwise the next epoch's start would.
+        """Exchange feedback between the ranks of a group now instead of at the start of the next epoch.
 
-        A collective: all of them call it, after the same step, before they write a checkpoint. Does nothing where
-        there is one process.
+        A collective: all ranks call it, after the same step, before they write a checkpoint. Does nothing in a single
+        process.
         """
         self._timeline.sync()
 
     # -- checkpoints -----------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything, at any moment, as tensors and plain values that ``torch.load(weights_only=True)`` accepts.
+        """Return the full state, at any moment, as tensors and plain values for ``torch.load(weights_only=True)``.
 
-        In a process group call `sync` before: what other processes have learnt since they met is not in it otherwise.
+        In a process group, call `sync` first: otherwise the state lacks the feedback of other ranks since the last
+        sync.
         """
         unsynced = self._timeline.team.unsynced()
         if unsynced is not None and not self._warned_unsynced:
@@ -784,13 +811,13 @@ class Pruner(PrunerInfo):
         return with_origin(self.policy, self.n, table, self._timeline.state_dict())
 
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
-        """Puts everything back as it was. Raises, and changes nothing, where the state does not fit.
+        """Restore the state. Raises, and changes nothing, if the state does not fit.
 
         The seed of the checkpoint replaces the one given to the constructor.
 
         Args:
-            state: What `state_dict` gave; or, where the processes of a group did not call `sync` before, what it gave
-                on each of them.
+            state: What `state_dict` returned; or, if the ranks of a group did not call `sync` before, a list of what it
+                returned on each of them.
         """
         try:
             state = on_host(state)
@@ -807,10 +834,10 @@ class Pruner(PrunerInfo):
         restore_timeline()
 
     def rewind(self) -> None:
-        """Lets ``iter(loader)`` serve a half-trained epoch from its start: for loaders that skip by themselves.
+        """Let ``iter(loader)`` serve a partly trained epoch from its start: for loaders that skip batches themselves.
 
-        After `load_state_dict` the loader gives the rest of the epoch. A framework that skips as many batches as have
-        been trained on (``accelerator.skip_first_batches``) would skip as many again. What was trained on stays
-        counted. Called after `load_state_dict` and before the first step; in a process group all call it.
+        After `load_state_dict` the loader yields the rest of the epoch. A framework that skips the batches already
+        trained on (``accelerator.skip_first_batches``) would skip as many again. Trained samples stay counted. Call it
+        after `load_state_dict` and before the first step; in a process group, on all ranks.
         """
         self._timeline.rewind()

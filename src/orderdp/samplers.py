@@ -1,7 +1,7 @@
-"""Samplers for a DataLoader. They hand out what the pruner's current epoch holds; they decide nothing.
+"""Samplers for a DataLoader. They yield the samples of the pruner's current epoch and decide nothing.
 
-The draw is made in ``__iter__`` and not at the first ``next``, because some frameworks ask for the length in
-between. What they return is an iterator whose own ``iter()`` is itself: today's DataLoader calls ``iter`` on it
+The selection is made in ``__iter__`` and not at the first ``next``, because some frameworks ask for the length in
+between. ``__iter__`` returns an iterator whose own ``iter()`` is itself, because DataLoader calls ``iter`` on it
 once for every batch.
 """
 
@@ -35,15 +35,15 @@ __all__ = [
 ]
 
 
-# Indices turned into Python numbers at a time by the plain sampler.
+# Number of indices that the plain sampler converts to Python ints at a time.
 _CHUNK = 4096
 
 
 class _EpochIterator:
-    """Walks through one epoch.
+    """Iterates over one epoch.
 
-    It has the two methods by which torchdata's StatefulDataLoader stores where it is. That loader then owns the
-    position: it may have handed out fewer batches than it asked for, and skips some itself on the way back.
+    It has the two methods with which torchdata's StatefulDataLoader stores its position. That loader then owns the
+    position: it may have yielded fewer batches than it asked for, and skips some itself when it resumes.
     """
 
     def __init__(self, timeline: EpochManager, serving: OpenEpoch, prefetched: int | None = None) -> None:
@@ -51,8 +51,8 @@ class _EpochIterator:
         self._epoch, self._number, self._position, self._end, self._share = serving
         self._stride = 1 if self._share is None else self._share.world
         self._prefetched = prefetched
-        # A loader asks for so many batches before it hands out the first, and for one more with each it hands
-        # out, also when there are none left: so many refusals mean that it has handed out the last.
+        # A loader asks for `prefetched` batches before it yields the first, and for one more with each batch it
+        # yields, even if none are left: after `prefetched` refusals it has yielded the last.
         self._refusals_left = max(1, prefetched or 0)
 
     def _stop_at_end(self) -> None:
@@ -70,16 +70,16 @@ class _EpochIterator:
         return self._share.batch(self._epoch, self._position, batch_size)
 
     def state_dict(self) -> dict[str, int]:
-        """Which epoch this is, how far it has been handed out, and where it ends."""
+        """Return the number of the epoch, the position reached, and the end."""
         return {"epoch": self._number, "position": self._position, "end": self._end}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Goes to where `state` was taken."""
+        """Move to the position of `state`."""
         if state["epoch"] == self._number:
             self._position = state["position"]
         elif state["epoch"] == self._number - 1:
-            # The pruner knows that this epoch was trained to its end. The loader may still want to skip the last
-            # of it, if its state is older than the pruner's.
+            # That epoch was trained to its end. The loader may still skip the last part of it, if the loader's
+            # state is older than the pruner's.
             self._serve_to_skip(state["end"] - state["position"])
         else:
             raise StateError(
@@ -96,7 +96,7 @@ class _EpochIterator:
 
 
 class SampleIterator(_EpochIterator):
-    """Walks through an epoch sample by sample."""
+    """Iterates over an epoch sample by sample."""
 
     def __init__(self, timeline: EpochManager, serving: OpenEpoch) -> None:
         super().__init__(timeline, serving)
@@ -117,7 +117,7 @@ class SampleIterator(_EpochIterator):
 
 
 class BatchIterator(_EpochIterator):
-    """Walks through an epoch batch by batch."""
+    """Iterates over an epoch batch by batch."""
 
     def __init__(
         self, timeline: EpochManager, serving: OpenEpoch, batch_size: int, prefetched: int | None = None
@@ -143,7 +143,7 @@ class BatchIterator(_EpochIterator):
 
 
 class PrunedSampler(Sampler[int]):
-    """The current epoch's samples one by one, for a DataLoader that makes its own batches."""
+    """Yields the current epoch's samples one by one, for a DataLoader that makes its own batches."""
 
     arrangement = "as drawn"
     cut = None
@@ -155,14 +155,14 @@ class PrunedSampler(Sampler[int]):
         return SampleIterator(self._timeline, self._timeline.open(self))
 
     def __len__(self) -> int:
-        """Samples in this process's share of a whole epoch, also while one is being resumed."""
+        """Samples of this rank in a whole epoch, also while an epoch is being resumed."""
         return self._timeline.team.share_of(self._timeline.epoch_size())
 
     def check(self) -> None:
-        """Nothing can be wrong here."""
+        """Do nothing: this view can always be iterated."""
 
     def arrange(self) -> Order:
-        """The selection in the order in which it was drawn."""
+        """Return the selection in its own order."""
         if self._timeline.stepwise:
             raise ConfigError(
                 'every="batch" chooses batch by batch, so it must know the batches; a sampler of single indices '
@@ -171,20 +171,20 @@ class PrunedSampler(Sampler[int]):
         return self._timeline.drawn_order(self.arrangement)
 
     def end(self, epoch: Order, start: int) -> int:
-        """All of it."""
+        """Return the end of the epoch."""
         return self._timeline.team.end_of(epoch, start, 1, drop_last=False)
 
 
 class PrunedBatchSampler(Sampler[list[int]]):
-    """The current epoch's samples in batches.
+    """Yields the current epoch's samples in batches.
 
     Args:
-        timeline: Whose epoch.
-        batch_size: Samples a batch.
-        drop_last: Whether to leave out a last, smaller batch.
-        dataset: Looked at to find out whether its length has changed; None where there is none to look at.
+        timeline: The epoch manager.
+        batch_size: Samples per batch.
+        drop_last: Whether to drop a last, smaller batch.
+        dataset: The data set whose length is checked when an epoch starts; None skips the check.
         generator: Seeded anew for each epoch, for the seeds of a DataLoader's workers.
-        prefetched: How many batches the loader asks for before the first one is used; None if unknown.
+        prefetched: Number of batches the loader asks for before the first one is used; None if unknown.
     """
 
     def __init__(
@@ -209,46 +209,46 @@ class PrunedBatchSampler(Sampler[list[int]]):
         serving = self._timeline.open(self)
         check_some_batch(self._timeline, serving, self.batch_size)
         if self._generator is not None:
-            # So that a resumed epoch starts its workers with the seeds it had.
+            # So that a resumed epoch starts its workers with the same seeds.
             self._generator.manual_seed(self._timeline.team.worker_seed(self._timeline.seed, serving.number))
         return BatchIterator(self._timeline, serving, self.batch_size, self._prefetched)
 
     def __len__(self) -> int:
-        """Batches of this process in a whole epoch, also while one is being resumed."""
+        """Batches of this rank in a whole epoch, also while an epoch is being resumed."""
         return batches_in(len(self.sampler), self.batch_size, self.drop_last)
 
     @property
     def arrangement(self) -> Hashable:
-        """As drawn; or, where every step chooses, by how the epoch is cut into steps."""
+        """The order of the selection; with one selection per step, how the epoch is cut into steps."""
         if self._timeline.stepwise:
             return self._timeline.team.step_size(self.batch_size), self.drop_last
         return PrunedSampler.arrangement
 
     def check(self) -> None:
-        """The data set is as long as it was."""
+        """Raise if the length of the data set has changed."""
         if self._dataset is not None:
             check_length(self._dataset, self._timeline.n)
 
     def arrange(self) -> Order:
-        """The epoch as drawn, or step by step."""
+        """Return the epoch in the order of its selection, or with one selection per step."""
         if self._timeline.stepwise:
             return self._timeline.per_batch_order(self.batch_size, self.drop_last)
         return self.sampler.arrange()
 
     def end(self, epoch: Order, start: int) -> int:
-        """The end of the last batch."""
+        """Return the end of the last batch."""
         return self._timeline.team.end_of(epoch, start, *self.cut)
 
     @property
     def cut(self) -> tuple[int, bool]:
-        """As it was asked for."""
+        """Batch size, and whether a smaller last batch is dropped."""
         return self.batch_size, self.drop_last
 
 
 def check_some_batch(timeline: EpochManager, serving: OpenEpoch, batch_size: int) -> None:
-    """Raises where an epoch that was opened has nothing to hand out, because smaller batches are left out."""
+    """Raise if an open epoch has no batch to yield because smaller batches are dropped."""
     if serving.end == 0 and not timeline.done:
-        # Where every step chooses, the epoch itself has no more than its full batches.
+        # With one selection per step, the epoch itself holds only its full batches.
         samples = len(serving.epoch) or timeline.size_bounds(serving.number)[1]
         raise ConfigError(
             f"an epoch of {samples} samples has no full batch of {batch_size}. "
@@ -257,7 +257,7 @@ def check_some_batch(timeline: EpochManager, serving: OpenEpoch, batch_size: int
 
 
 def check_length(dataset: Sized, n: int) -> None:
-    """Raises where the data set is not as long as it was."""
+    """Raise if the length of the data set has changed."""
     if len(dataset) != n:
         raise DatasetError(
             f"the data set must have the {n} samples the pruner was made for, it has {len(dataset)}. "
@@ -265,19 +265,19 @@ def check_length(dataset: Sized, n: int) -> None:
         )
 
 
-# A sampler that is still going after this many times the data set is taken to be endless.
+# A sampler that yields more than this many times the data set is treated as endless.
 _ENDLESS = 64
 
 
 class FilteredSampler(Sampler[Any]):
-    """Hands out what the inner sampler hands out, without what the pruner has left out this epoch.
+    """Yields the samples of an inner sampler that are part of the pruner's current selection.
 
-    A sampler of indices gives indices. A batch sampler gives its batches with fewer samples and none that are
-    empty, or, with `repack`, full ones again. The inner sampler is read to its end when an epoch starts, so that
-    its order can be stored and resumed like any other.
+    A sampler of indices yields indices. A batch sampler yields its batches with fewer samples and no empty ones, or,
+    with `repack`, full batches again. The inner sampler is read to its end when an epoch starts, so that its order can
+    be stored and resumed like any other.
 
     Args:
-        timeline: Which epoch it is, and what is left out of it.
+        timeline: The epoch manager.
         inner: A sampler or batch sampler over the whole data set.
         repack: Whether to refill filtered batches to the inner sampler's batch size.
     """
@@ -295,7 +295,7 @@ class FilteredSampler(Sampler[Any]):
                 'sampler. Use OrderDP(..., every="epoch") with filter.'
             )
         self._timeline = timeline
-        self._order = object()  # stands for it; an id may come again with another filter, once this one is gone
+        self._order = object()  # identifies this filter; an id could be reused by another filter once this one is gone
         self.sampler = getattr(inner, "sampler", None)
         self.batch_size = getattr(inner, "batch_size", None)
         self.drop_last = bool(getattr(inner, "drop_last", False))
@@ -305,8 +305,8 @@ class FilteredSampler(Sampler[Any]):
                 "Wrap it: torch.utils.data.BatchSampler(sampler, batch_size, drop_last)."
             )
         self._repack_to = check_batch_size(self.batch_size) if repack else None
-        # A stock BatchSampler only cuts up what its sampler gives, and with drop_last cuts off the end, of which
-        # some would have been selected: repacking starts from before the cut.
+        # A stock BatchSampler only cuts the output of its sampler into batches, and with drop_last drops the end,
+        # which may hold selected samples: repacking reads the sampler itself.
         self._inner = inner.sampler if repack and type(inner) is BatchSampler else inner
 
     def __iter__(self) -> Iterator[Any]:
@@ -321,8 +321,8 @@ class FilteredSampler(Sampler[Any]):
     def __len__(self) -> int:
         """Samples or, when repacked, batches in a whole epoch.
 
-        Known before an epoch starts where the inner sampler visits every sample once. That is taken to be so
-        where it is as long as the data set and does not draw with replacement.
+        Known before an epoch starts if the inner sampler visits every sample once. This is assumed if it is as long as
+        the data set and does not draw with replacement.
         """
         if not self._repack_to and self._gives_batches():
             raise TypeError(
@@ -342,12 +342,12 @@ class FilteredSampler(Sampler[Any]):
         return batches_in(samples, self._repack_to, self.drop_last) if self._repack_to else samples
 
     def _gives_batches(self) -> bool:
-        """Whether batches are handed out: seen once an epoch has begun, and told by the looks of the sampler before."""
+        """Whether this sampler yields batches: known once an epoch has begun, before that inferred from the sampler."""
         if self._timeline.arranged_size(self) is not None:
             return self._timeline.is_in_batches(self)
         if isinstance(self._inner, BatchSampler):
             return True
-        # One of single indices may know a batch size, too, to group by. It is as long as the data set.
+        # A sampler of single indices may also have a batch size, to group by. It is as long as the data set.
         return self.batch_size is not None and not _visits_each_once(self._inner, self._timeline.n)
 
     @property
@@ -356,10 +356,10 @@ class FilteredSampler(Sampler[Any]):
         return self._order
 
     def check(self) -> None:
-        """Nothing can be wrong before the inner sampler has been read."""
+        """Do nothing: the inner sampler is checked when it is read."""
 
     def arrange(self) -> Order:
-        """What the inner sampler gives, read to its end and filtered."""
+        """Read the inner sampler to its end and filter it."""
         selected = np.zeros(self._timeline.n, dtype=np.bool_)
         selected[self._timeline.select().indices] = True
         order, cuts = _read(self._inner, self._timeline.n)
@@ -375,7 +375,7 @@ class FilteredSampler(Sampler[Any]):
         return EpochOrder(order[kept], cuts, self.arrangement)
 
     def end(self, epoch: Order, start: int) -> int:
-        """The end of the last sample or batch."""
+        """Return the end of the last sample or batch."""
         if isinstance(epoch, EpochOrder) and epoch.cuts is not None and self._timeline.team.sharded:
             raise ConfigError(
                 "batches that were filtered as they are differ in size and cannot be dealt out evenly to several "
@@ -386,12 +386,12 @@ class FilteredSampler(Sampler[Any]):
 
     @property
     def cut(self) -> tuple[int, bool] | None:
-        """Known where it makes the batches."""
+        """Batch size and drop_last when repacked; None otherwise."""
         return (self._repack_to, self.drop_last) if self._repack_to else None
 
 
 def _read(sampler: Iterable[Any], n: int) -> tuple[np.ndarray, np.ndarray | None]:
-    """All indices a sampler gives and, if it gives batches, where each of them ends."""
+    """Return all indices of a sampler and, if it yields batches, where each batch ends."""
     given = list(islice(sampler, _ENDLESS * n + 1))
     if len(given) > _ENDLESS * n:
         raise ConfigError(

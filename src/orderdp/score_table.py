@@ -1,4 +1,4 @@
-"""ScoreTable: what is stored about each sample, as columns."""
+"""ScoreTable: what is stored per sample, as columns."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ SCORE = Column("score", initial=float("inf"))
 USAGE = Column("usage", initial=0, dtype="int16", merge="sum")
 
 
-#: The epoch in which it was last trained on or observed; -1 for never.
+#: The epoch in which the sample was last trained on or observed; -1 for never.
 SEEN = Column("seen", initial=-1, dtype="int16")
 
 
 def by_name(built_in: Iterable[Column], columns: Iterable[Column]) -> dict[str, Column]:
-    """All columns of a table, those that every table has first.
+    """Return all columns of a table by name, the built-in ones first.
 
     Args:
-        built_in: What every table of that kind has.
-        columns: What a policy declares besides. One of the same name must be the same.
+        built_in: The columns that every table of that kind has.
+        columns: The columns that a policy declares. A column with a known name must equal the known one.
     """
     declared = {column.name: column for column in built_in}
     for column in columns:
@@ -56,22 +56,22 @@ def by_name(built_in: Iterable[Column], columns: Iterable[Column]) -> dict[str, 
 
 
 def allocated(declared: Mapping[str, Column], rows: int) -> dict[str, torch.Tensor]:
-    """Memory for so many rows that nobody has seen, on the CPU."""
+    """Allocate rows of unseen samples on the CPU."""
     return {
         name: torch.full((rows,), column.initial, dtype=_torch_dtype(column.dtype)) for name, column in declared.items()
     }
 
 
 def lengthened(values: torch.Tensor, kept: int, rows: int, initial: float) -> tuple[torch.Tensor, int]:
-    """A column with more rows, and how many values were moved for it.
+    """Return a column with more rows, and how many values were copied for it.
 
-    Where its memory has no room for them, new memory has half as much again.
+    If its memory is too small, the new memory has half as much again.
 
     Args:
-        values: The column as it is.
-        kept: How many of its rows stay.
-        rows: How many there are to be.
-        initial: What the others are set to.
+        values: The column.
+        kept: Number of its rows that stay.
+        rows: New number of rows.
+        initial: Value of the new rows.
     """
     moved = 0
     if values.storage_offset() + rows > values.untyped_storage().nbytes() // values.element_size():
@@ -84,12 +84,12 @@ def lengthened(values: torch.Tensor, kept: int, rows: int, initial: float) -> tu
 
 
 def check_columns(stored: Mapping[str, Any], columns: Mapping[str, torch.Tensor], size: int) -> None:
-    """Raises where columns out of a checkpoint could not take the place of those that are there.
+    """Raise if columns from a checkpoint cannot replace the current ones.
 
     Args:
         stored: The columns of the checkpoint.
-        columns: Those that are there.
-        size: How many values each must have.
+        columns: The current columns.
+        size: Number of values that each must have.
     """
     if set(stored) != set(columns):
         raise StateError(
@@ -118,7 +118,7 @@ def _torch_dtype(name: str) -> torch.dtype:
     return dtype
 
 
-# Counts start in two bytes and move to four long before they could overflow.
+# Counts start with two bytes and are widened to four long before they could overflow.
 _WIDEN_AT = 1 << 14
 
 
@@ -129,7 +129,7 @@ ComputeColumns = Callable[..., Mapping[str, torch.Tensor]]
 
 
 class BatchRows:
-    """The rows of one batch as they were before it, gathered only if asked for."""
+    """The rows of one batch as they are before its update, gathered only on access."""
 
     def __init__(self, table: ScoreTable, index: torch.Tensor, epoch: int) -> None:
         self.epoch = epoch
@@ -144,15 +144,15 @@ class ScoreTable:
     """Columns of numbers, one row for each of `n` samples.
 
     There is always "score" (float32, +inf for unseen), "usage" (how often trained on) and "seen" (the epoch in
-    which it was last trained on or observed, -1 for never): eight bytes a sample.
+    which the sample was last trained on or observed, -1 for never): eight bytes per sample.
 
     Args:
         n: Number of samples.
-        columns: What else to remember.
+        columns: The columns to store besides these.
 
     Attributes:
-        first: The first sample it has a row for; 0 but in a part of a table.
-        size: For how many it has one; all of them but in a part.
+        first: The first sample that has a row; 0 except in a shard of a table.
+        size: Number of samples that have a row; all except in a shard.
     """
 
     built_in: tuple[Column, ...] = (SCORE, USAGE, SEEN)
@@ -163,24 +163,24 @@ class ScoreTable:
     def _set_up(self, n: int, held: range, spare: int, columns: Iterable[Column]) -> None:
         self.n, self.first, self.size = n, held.start, len(held)
         self.declared = by_name(self.built_in, columns)
-        # One row more than there are samples: feedback with an impossible index goes there, because finding out
-        # whether there is any would mean waiting for the device.
+        # One row more than there are samples: feedback with an out-of-range index goes there, because checking for
+        # such indices would mean waiting for the device.
         self._columns = allocated(self.declared, self.size + spare + 1)
         self.device = torch.device("cpu")
         self._on_host = True
-        self._strays = torch.zeros(2, dtype=torch.int64)  # non-finite losses, impossible indices
-        # Indices of steps whose usage and seen have not been written yet: a few dozen steps at once cost as much
-        # as one.
+        self._strays = torch.zeros(2, dtype=torch.int64)  # non-finite losses, out-of-range indices
+        # Indices of steps whose usage and seen have not been written yet: writing a few dozen steps at once costs
+        # as much as writing one.
         self._unsettled: list[torch.Tensor] = []
         self._unsettled_epoch = 0
         self._writes = 0
-        # As long as the data set and without memory of its own: for the range check of indices on the CPU.
+        # As long as the data set, without memory of its own: for the range check of indices on the CPU.
         self._rows = torch.zeros(1).expand(n)
 
-    # -- where it lives ------------------------------------------------------------------------------------
+    # -- device and size -------------------------------------------------------------------------------------
 
     def move(self, device: torch.device) -> None:
-        """Moves the table to `device`."""
+        """Move the table to `device`."""
         self.device = device
         self._on_host = device.type == "cpu"
         self._columns = {name: column.to(device) for name, column in self._columns.items()}
@@ -188,9 +188,9 @@ class ScoreTable:
         self._unsettled = [index.to(device, non_blocking=True) for index in self._unsettled]
 
     def grow(self, n: int) -> int:
-        """Adds rows of samples that nobody has seen, up to `n` in all; returns how many values were moved for it.
+        """Add rows of unseen samples, up to `n` in all; return how many values were copied for it.
 
-        Where there is no room, half as much again is made: so a value is moved a bounded number of times on average,
+        If memory runs out, half as much again is allocated: so a value is copied a bounded number of times on average,
         however few rows are added at a time.
         """
         self.flush()
@@ -202,16 +202,16 @@ class ScoreTable:
         self._rows = torch.zeros(1).expand(n)
         return total
 
-    # -- reading -------------------------------------------------------------------------------------------
+    # -- reading ---------------------------------------------------------------------------------------------
 
     def __getitem__(self, name: str) -> np.ndarray:
-        """The column called `name`, read-only, on the host; without a copy where the table is there already."""
+        """Return the column called `name`, read-only, on the host; without a copy if the table is on the host."""
         values: np.ndarray = self.column(name)[: self.size].cpu().numpy()
         values.flags.writeable = False
         return values
 
     def column(self, name: str) -> torch.Tensor:
-        """The column called `name` on the table's device, with one row more than there are samples."""
+        """Return the column called `name` on the table's device, with one row more than there are samples."""
         self.flush()
         try:
             return self._columns[name]
@@ -222,20 +222,20 @@ class ScoreTable:
             ) from None
 
     def scores_of(self, indices: np.ndarray) -> np.ndarray:
-        """The scores of some samples, on the host."""
+        """Return the scores of some samples, on the host."""
         where = torch.from_numpy(indices).to(self.device)
         scores: np.ndarray = self._columns["score"].index_select(0, where).cpu().numpy()
         return scores
 
     def uses_of(self, index: torch.Tensor) -> torch.Tensor:
-        """How often these samples were trained on, int64, on the table's device and without waiting for it."""
+        """Return how often these samples were trained on, int64, on the table's device and without waiting for it."""
         self.check_range(index)
         rows = index.to(self.device, non_blocking=not self._on_host)
-        # Where an index came on a device nobody has looked at it; `write` counts those that are impossible.
+        # An index on a device has not been checked; `write` counts the out-of-range ones.
         rows = rows if index.is_cpu else rows.clamp(0, self.n)
         return self.column("usage").index_select(0, rows).to(torch.int64)
 
-    # -- writing -------------------------------------------------------------------------------------------
+    # -- writing ---------------------------------------------------------------------------------------------
 
     def write(
         self,
@@ -248,24 +248,23 @@ class ScoreTable:
         compute_columns: ComputeColumns | None = None,
         extra: Mapping[str, Any] | None = None,
     ) -> None:
-        """Remembers what a batch said.
+        """Store the feedback of a batch.
 
-        A loss that is not finite leaves a seen sample alone and counts as the batch's finite mean for an unseen
-        one, so that it does not stay first for ever. Where no loss of the batch is finite nothing is known, and unseen
-        samples stay unseen.
+        A non-finite loss leaves a seen sample unchanged and counts as the batch's finite mean for an unseen one, so
+        that the sample does not rank first forever. If no loss of the batch is finite, unseen samples stay unseen.
 
         Args:
-            index: Which samples, int64.
-            losses: One number for each, detached.
+            index: The samples, int64.
+            losses: One number per sample, detached.
             epoch: The current epoch, for "seen".
             trained: Whether this counts as training ("usage").
-            mean: The mean of the losses, where somebody has it: it tells whether all of them are finite.
+            mean: The mean of the losses, if already computed: it shows whether all of them are finite.
             compute_columns: How losses become columns; None writes them to "score".
-            extra: More keyword arguments of `compute_columns`.
+            extra: Further keyword arguments of `compute_columns`.
         """
         index = self._checked(index)
         if losses.dtype is torch.float64:
-            mean = None  # it may be finite where a loss is too large for the table
+            mean = None  # it may be finite even if a loss is too large for the table
         if losses.dtype is not torch.float32 or losses.device != self.device:
             losses = losses.to(device=self.device, dtype=torch.float32, non_blocking=not self._on_host)
         if self._on_host and compute_columns is None and math.isfinite((losses.sum() if mean is None else mean).item()):
@@ -279,11 +278,11 @@ class ScoreTable:
             self._stamp(index, epoch)
 
     def check_range(self, index: torch.Tensor) -> None:
-        """Raises where an index on the host points at no sample; one on a device is not looked at."""
+        """Raise if an index on the host is out of range; an index on a device is not read."""
         if not index.is_cpu:
             return
         try:
-            self._rows.index_select(0, index)  # looks at nothing but the range, and before any write
+            self._rows.index_select(0, index)  # checks the range only, and before any write
         except (IndexError, RuntimeError):
             wrong = index[(index < 0) | (index >= self.n)]
             raise IndexRangeError(
@@ -293,7 +292,7 @@ class ScoreTable:
             ) from None
 
     def _checked(self, index: torch.Tensor) -> torch.Tensor:
-        """The index on the table's device, with every entry pointing at some row."""
+        """Return the index on the table's device, with every entry in range or set to the spare row."""
         self.check_range(index)
         if index.is_cpu:
             return index if self._on_host else index.to(self.device, non_blocking=True)
@@ -323,29 +322,29 @@ class ScoreTable:
             self._merge(name, index, values, written)
 
     def _here(self, value: Any) -> Any:
-        # Not to the host: a copy that nobody waits for may be read before it is there.
+        # Non-blocking only to a device: a non-blocking copy to the host may be read before it is complete.
         return value.to(self.device, non_blocking=not self._on_host) if isinstance(value, torch.Tensor) else value
 
     def _merge(self, name: str, index: torch.Tensor, values: torch.Tensor, written: torch.Tensor) -> None:
         column = self.column(name)
-        written = written & ~torch.isnan(values)  # what a policy made of a NaN among its arguments
+        written = written & ~torch.isnan(values)  # NaN that the policy computed from a NaN argument
         values = values.to(device=column.device, dtype=column.dtype)
         if self.declared[name].merge == "sum":
             column.index_add_(0, index, torch.where(written, values, torch.zeros_like(values)))
         else:
-            # What is not written goes to the row that nobody reads. Writing back the old value instead would undo the
-            # write of the same sample at another place of the batch.
+            # Skipped values go to the spare row, which is never read. Writing back the old value instead would undo
+            # the write of the same sample at another position of the batch.
             column.index_copy_(0, torch.where(written, index, len(column) - 1), values)
 
     def _count(self, index: torch.Tensor, epoch: int) -> None:
         if epoch != self._unsettled_epoch or len(self._unsettled) >= _FLUSH_EVERY:
             self.flush()
             self._unsettled_epoch = epoch
-        self._unsettled.append(index.clone())  # its owner may use the memory again
+        self._unsettled.append(index.clone())  # the caller may reuse the memory
         self._writes += 1
 
     def flush(self) -> None:
-        """Writes usage and seen of the last steps."""
+        """Write usage and seen of the last steps."""
         if not self._unsettled:
             return
         index = torch.cat(self._unsettled)
@@ -355,11 +354,11 @@ class ScoreTable:
         self._stamp(index, self._unsettled_epoch)
 
     def _stamp(self, rows: torch.Tensor, epoch: int) -> None:
-        """Writes when they were seen."""
+        """Write the epoch to "seen"."""
         self._columns["seen"].index_fill_(0, rows, epoch)
 
     def put(self, index: np.ndarray, columns: Mapping[str, np.ndarray]) -> None:
-        """Replaces some rows by values that were worked out elsewhere."""
+        """Replace some rows by values computed elsewhere."""
         where = torch.from_numpy(index).to(self.device)
         for name, values in columns.items():
             column = self.column(name)
@@ -369,56 +368,56 @@ class ScoreTable:
                 column = self._columns[name] = column.to(torch.int32)
             column.index_copy_(0, where, new.to(column.dtype))
 
-    # -- once an epoch ---------------------------------------------------------------------------------------
+    # -- once per epoch --------------------------------------------------------------------------------------
 
     def summary(self, epoch: int) -> dict[str, float]:
-        """The share of samples trained on at least once, and the mean age of the seen ones' scores, in epochs."""
+        """Return the fraction of samples trained on at least once, and the mean age of the seen scores, in epochs."""
         return {"coverage": float((self["usage"] > 0).mean()), "staleness": mean_age(self["seen"], epoch)}
 
     def invalid_counts(self) -> tuple[int, int]:
-        """How many losses were not finite and how many indices impossible. Waits for the device."""
+        """Return the number of non-finite losses and of out-of-range indices. Waits for the device."""
         nonfinite, outside = self._strays.tolist()
         return nonfinite, outside
 
     def clear_invalid_counts(self) -> None:
-        """Counts them from 0 again."""
+        """Set both counts to 0."""
         self._strays.zero_()
 
     def counters(self) -> tuple[int, int, int]:
-        """Losses that were not finite, impossible indices, and writes. Waits for the device."""
+        """Return the number of non-finite losses, of out-of-range indices, and of writes. Waits for the device."""
         return (*self.invalid_counts(), self._writes)
 
     def set_counters(self, nonfinite: int, outside: int, writes: int) -> None:
-        """Sets the counters to what all ranks have counted together."""
+        """Set the counters to the totals of all ranks."""
         self._strays = torch.tensor([nonfinite, outside], dtype=torch.int64, device=self.device)
         self._writes = writes
 
     def widen_counters(self, epoch: int) -> None:
-        """Widens the counts before they can overflow. Called once an epoch."""
+        """Widen the counts before they can overflow. Called once per epoch."""
         self.flush()
         if epoch >= _WIDEN_AT:
             self._columns["seen"] = self._columns["seen"].to(torch.int32)
-        # Where batches repeat samples, a count may exceed the number of writes.
+        # If batches repeat samples, a count may exceed the number of writes.
         if self._columns["usage"].dtype is torch.int16 and int(self._columns["usage"].max()) >= _WIDEN_AT:
             self._columns["usage"] = self._columns["usage"].to(torch.int32)
 
     # -- checkpoints -----------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """A copy of all columns on the CPU, and the counters."""
+        """Return a copy of all columns on the CPU, and the counters."""
         self.flush()
         columns = {name: column[: self.n].to("cpu", copy=True) for name, column in self._columns.items()}
         return {"columns": columns, "invalid_counts": self._strays.to("cpu", copy=True), "writes": self._writes}
 
     def check_state(self, state: Mapping[str, Any]) -> None:
-        """Raises where `load_state_dict` would not fit, and changes nothing."""
+        """Raise if `load_state_dict` would fail; change nothing."""
         check_columns(state["columns"], self._columns, self.size)
         if not isinstance(state["invalid_counts"], torch.Tensor) or state["invalid_counts"].shape != (2,):
             raise StateError("the checkpoint's counters are damaged. Use another checkpoint.")
         int(state["writes"])
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Puts back what `state_dict` gave; the table stays on its device."""
+        """Restore what `state_dict` returned; the table stays on its device."""
         self.check_state(state)
         device = self.device
         self._unsettled = []
@@ -433,7 +432,7 @@ class ScoreTable:
 
 
 def _check_shape(name: str, values: torch.Tensor, losses: torch.Tensor, told: Mapping[str, Any]) -> None:
-    """Raises where a policy would remember something else than one value for each sample of a batch."""
+    """Raise if a policy computes anything but one value per sample of a batch."""
     if values.ndim == 0 or values.shape == losses.shape:
         return
     shapes = {argument: tuple(value.shape) for argument, value in told.items() if isinstance(value, torch.Tensor)}
@@ -450,6 +449,6 @@ def _check_shape(name: str, values: torch.Tensor, losses: torch.Tensor, told: Ma
 
 
 def mean_age(seen: np.ndarray, epoch: int) -> float:
-    """Mean age of the scores of those that were seen, in epochs, by when that was; 0 where none was."""
+    """Return the mean age of the seen samples' scores, in epochs; 0 if none was seen."""
     seen = seen[seen >= 0]
     return float(epoch - seen.mean()) if len(seen) else 0.0

@@ -1,4 +1,4 @@
-"""What every policy must do, as checks that anybody can run on their own.
+"""The contract of a policy as checks, for the tests of any policy.
 
 ::
 
@@ -29,12 +29,12 @@ __all__ = ["check_policy", "global_generators_untouched", "tables"]
 
 
 def check_policy(policy: Policy, *, epochs: int = 10, labels: np.ndarray | None = None, picklable: bool = True) -> None:
-    """Raises an AssertionError that says which rule of a policy's contract is broken, and on which table.
+    """Raise an AssertionError that says which rule of the policy contract is broken, and on which table.
 
     Args:
-        policy: Whose.
-        epochs: How many epochs it is told of.
-        labels: Classes to tell it of, if it needs them: one for each of 60 samples.
+        policy: The policy to check.
+        epochs: Number of planned epochs in its context.
+        labels: Classes in its context, if it needs them: one for each of 60 samples.
         picklable: Whether to check that it pickles (a policy that holds a lambda does not).
     """
     assert isinstance(policy, Policy), "a policy has the methods size and select"
@@ -50,7 +50,11 @@ def check_policy(policy: Policy, *, epochs: int = 10, labels: np.ndarray | None 
 
 
 def tables(columns: Any = ()) -> Iterator[tuple[str, ScoreTable]]:
-    """Tables on which a policy must not stumble, each with its name."""
+    """Yield tables that every policy must handle, each with its name.
+
+    Args:
+        columns: The columns that the policy declares.
+    """
     rng = np.random.default_rng(0)
     n = 60
     losses = {
@@ -76,7 +80,7 @@ def tables(columns: Any = ()) -> Iterator[tuple[str, ScoreTable]]:
 
 
 def _trained_tables(policy: Policy) -> Iterator[tuple[str, ScoreTable]]:
-    """Tables as a few batches of training leave them, with whatever else the policy wants to be told."""
+    """Yield tables as a few batches of training leave them, with the further arguments that the policy needs."""
     compute_columns = getattr(policy, "compute_columns", None)
     luck = torch.Generator().manual_seed(1)
     for name, share in (("everything trained on", 1.0), ("half of it trained on", 0.5)):
@@ -100,7 +104,7 @@ def _check_draw(policy: Policy, table: ScoreTable, context: Context, where: str)
             size = policy.size(table.n, context)
         except ValueError:
             assert table.n <= 2, f"{where}: size failed on an ordinary data set"
-            return  # too few samples for this ratio
+            return  # too few samples for this prune ratio
         first, second = policy.select(table, context), policy.select(table, context)
     _check_selection(first, table.n, size, where)
     assert np.array_equal(first.indices, second.indices), f"{where}: the same seed, epoch and table give the same draw"
@@ -126,7 +130,11 @@ def _check_selection(selection: Selection, n: int, size: int | None, where: str)
 
 @contextmanager
 def global_generators_untouched(where: str = "") -> Iterator[None]:
-    """Raises if anything inside draws from or reseeds a global generator."""
+    """Raise if the code inside draws from or reseeds a global generator.
+
+    Args:
+        where: Prefix of the error messages.
+    """
     before = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
     yield
     after = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002

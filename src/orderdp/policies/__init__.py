@@ -1,4 +1,4 @@
-"""Rules that decide what an epoch trains on. One file per family."""
+"""Policies: they select what an epoch trains on. One file per family."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What most policies need: counts, uniform draws, the largest scores, a random order. All a function of the context."""
+"""Helpers for policies: counts, uniform draws, the largest scores, a random order. All are functions of the context."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ __all__ = [
 
 
 def count_kept(n: int, prune_ratio: float) -> int:
-    """How many of `n` are left at this ratio: the nearest whole number, at least one or an error."""
+    """Return how many of `n` samples this ratio keeps: the nearest whole number, or an error if that is 0."""
     kept = round((1 - prune_ratio) * n)
     if kept < 1:
         raise ConfigError(f"prune_ratio={prune_ratio} keeps {kept} of {n} samples; at least one must be left.")
@@ -47,27 +47,27 @@ def count_kept(n: int, prune_ratio: float) -> int:
 
 
 def streams(context: Context) -> draw.Streams:
-    """The random streams of this epoch's draw."""
+    """Return the random streams of this epoch's selection."""
     return partial(context.rng, "epoch", context.epoch)
 
 
 def tie_key(context: Context) -> int:
-    """The key by which equal scores are ordered this epoch."""
+    """Return the key that orders equal scores in this epoch."""
     return key64(context.seed, "ties", context.epoch)
 
 
 def shuffled(indices: np.ndarray, context: Context) -> np.ndarray:
-    """The indices in a random order. Uses their memory for it."""
+    """Return the indices in a random order. Reuses their memory."""
     return draw.visiting_order(indices, context.n, context.rng("epoch", context.epoch, "order"))
 
 
 def top(scores: np.ndarray, count: int, context: Context) -> np.ndarray:
-    """The indices of the `count` largest scores, ascending; equal ones are chosen among fairly."""
+    """Return the indices of the `count` largest scores, ascending; ties are broken fairly."""
     return draw.top_of_pool(scores.astype(np.float32), count, tie_key(context)) if count else np.empty(0, np.int64)
 
 
 def uniform(candidates: np.ndarray, count: int, context: Context, tag: str) -> np.ndarray:
-    """A uniform draw of `count` of the candidates, in their order; `tag` names its stream."""
+    """Draw `count` of the candidates uniformly; keep their order. `tag` names the random stream."""
     if count >= len(candidates):
         return candidates
     chosen = draw.pool_mask(len(candidates), count, partial(context.rng, "epoch", context.epoch, tag))
@@ -76,22 +76,22 @@ def uniform(candidates: np.ndarray, count: int, context: Context, tag: str) -> n
 
 
 def hardest_first(candidates: np.ndarray, scores: np.ndarray, context: Context) -> np.ndarray:
-    """The candidates from the largest score to the smallest, equal ones in random order."""
+    """Return the candidates from the largest score to the smallest, equal ones in random order."""
     ranked: np.ndarray = candidates[draw.ranking(scores[candidates], context.rng("epoch", context.epoch, "ranks"))]
     return ranked
 
 
 def weighted(logarithms: np.ndarray, count: int, context: Context) -> np.ndarray:
-    """Places of `count` weights, drawn one after the other without replacement, in proportion to those left.
+    """Draw `count` positions one by one without replacement, each in proportion to the remaining weights.
 
     Args:
-        logarithms: Those of the weights, which may be too small to be written out.
-        count: How many to draw.
-        context: Whose random stream is used.
+        logarithms: Logarithms of the weights, because the weights may underflow.
+        count: Number of positions to draw.
+        context: Gives the random stream.
     """
     if count == 0:
         return np.empty(0, np.int64)
-    # The smallest of exponential numbers divided by the weights are such a draw.
+    # The smallest exponential variates divided by the weights are such a draw.
     luck = context.rng("epoch", context.epoch, "weighted").standard_exponential(len(logarithms))
     with np.errstate(divide="ignore"):
         keys = np.log(luck) - logarithms
@@ -99,7 +99,7 @@ def weighted(logarithms: np.ndarray, count: int, context: Context) -> np.ndarray
 
 
 def is_annealed(share: float | None, context: Context, policy: str) -> bool:
-    """Whether the epoch comes after this share of all; None for never."""
+    """Return True if the epoch comes after this fraction of all epochs; None for never."""
     if share is None:
         return False
     if context.epochs is None:
@@ -112,16 +112,16 @@ def is_annealed(share: float | None, context: Context, policy: str) -> bool:
 
 
 def at_least_one(kept: np.ndarray, scores: np.ndarray) -> np.ndarray:
-    """The mask, with the largest score in it where chance has left nothing."""
+    """Return the mask; if it is empty, with the largest score added."""
     if not kept.any():
         kept[int(np.argmax(scores))] = True
     return kept
 
 
 def proportional(members: np.ndarray, total: int) -> np.ndarray:
-    """How many of each group when `total` are shared out by the groups' sizes; exact in sum, no group overdrawn.
+    """Divide `total` among groups in proportion to their sizes; the sum is exact and no group exceeds its size.
 
-    By largest remainders; and as long as there are enough, no group goes without.
+    Uses largest remainders; if there are enough, every group gets at least one.
 
     >>> proportional(np.array([70, 25, 5]), 10).tolist()
     [7, 2, 1]
@@ -142,17 +142,17 @@ def proportional(members: np.ndarray, total: int) -> np.ndarray:
 
 
 def ratio_name(policy: Any) -> str:
-    """Which parameter of a policy, or of its class, is its ratio."""
+    """Return the name of the parameter of a policy, or of its class, that is its ratio."""
     return str(getattr(policy, "ratio_name", "prune_ratio"))
 
 
 def has_ratio(policy: Any) -> bool:
-    """Whether there is a ratio that could be changed."""
+    """Return True if the policy has a ratio that can be changed."""
     return hasattr(policy, "with_ratio") or (is_dataclass(policy) and hasattr(policy, ratio_name(policy)))
 
 
 def with_ratio(policy: Policy, prune_ratio: float) -> Policy:
-    """The same policy at another ratio."""
+    """Return the same policy at another ratio."""
     own: Callable[[float], Policy] | None = getattr(policy, "with_ratio", None)
     if own is not None:
         return own(prune_ratio)
@@ -161,13 +161,13 @@ def with_ratio(policy: Policy, prune_ratio: float) -> Policy:
 
 
 def mean_only(rows: Rows, losses: torch.Tensor, alpha: float) -> dict[str, torch.Tensor]:
-    """The average of the losses as "score"; the first loss of a sample is its average."""
+    """Return the running average of the losses as "score"; the first loss of a sample is its average."""
     old = rows["score"]
     return {"score": losses.where(old.isinf(), old + alpha * (losses - old))}
 
 
 def mean_and_variance(rows: Rows, losses: torch.Tensor, alpha: float) -> dict[str, torch.Tensor]:
-    """The average as "score" and the average squared distance from it as "variance", 0 after the first loss."""
+    """Return the running average as "score" and the running squared distance from it as "variance", 0 at first."""
     mean, variance = rows["score"], rows["variance"]
     first = mean.isinf()
     distance = (losses - mean).masked_fill(first, 0.0)

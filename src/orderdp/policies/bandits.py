@@ -20,11 +20,11 @@ __all__ = ["UCB", "EpsilonGreedy"]
 
 @dataclass(frozen=True)
 class EpsilonGreedy:
-    """A share of 1 - epsilon of the budget by the largest average loss, the rest uniformly from the others.
+    """Keeps the largest average losses for a fraction 1 - epsilon of the budget, and a uniform draw for the rest.
 
     Args:
-        prune_ratio: Share left out each epoch, in [0, 1).
-        epsilon: Share of the budget that is drawn at random.
+        prune_ratio: Fraction of the samples left out per epoch, in [0, 1).
+        epsilon: Fraction of the budget that is drawn at random.
         alpha: Weight of the newest loss in the average.
     """
 
@@ -39,15 +39,15 @@ class EpsilonGreedy:
         check_ratio("alpha", self.alpha, zero_allowed=False, one_allowed=True)
 
     def size(self, n: int, context: Context) -> int:
-        """The nearest whole number to the share kept."""
+        """Return the number of samples that the prune ratio keeps, rounded to the nearest."""
         return count_kept(n, self.prune_ratio)
 
     def compute_columns(self, rows: Rows, losses: torch.Tensor) -> dict[str, torch.Tensor]:
-        """An exponential average."""
+        """Return an exponential average of the loss."""
         return mean_only(rows, losses, self.alpha)
 
     def select(self, table: Table, context: Context) -> Selection:
-        """The largest averages, and some of the rest."""
+        """Select the largest averages, and some of the rest."""
         k = self.size(context.n, context)
         at_random = round(self.epsilon * k)
         greedy = top(table["score"], k - at_random, context)
@@ -59,11 +59,11 @@ class EpsilonGreedy:
 
 @dataclass(frozen=True)
 class UCB:
-    """The largest mean + c * variance of the loss, both exponential averages.
+    """Keeps the samples with the largest mean + c * variance of the loss, both exponential averages.
 
     Args:
-        prune_ratio: Share left out each epoch, in [0, 1).
-        c: How much the variance counts.
+        prune_ratio: Fraction of the samples left out per epoch, in [0, 1).
+        c: Weight of the variance.
         alpha: Weight of the newest loss in the averages.
     """
 
@@ -81,14 +81,14 @@ class UCB:
             raise ConfigError(f"c must be a number, at least 0, got {self.c!r}.")
 
     def size(self, n: int, context: Context) -> int:
-        """The nearest whole number to the share kept."""
+        """Return the number of samples that the prune ratio keeps, rounded to the nearest."""
         return count_kept(n, self.prune_ratio)
 
     def compute_columns(self, rows: Rows, losses: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Exponential averages of the loss and of its variance."""
+        """Return exponential averages of the loss and of its variance."""
         return mean_and_variance(rows, losses, self.alpha)
 
     def select(self, table: Table, context: Context) -> Selection:
-        """The largest bounds; a sample that was never seen has none above it."""
+        """Select the largest bounds; unseen samples come first."""
         bounds = table["score"] + self.c * table["variance"]
         return Selection(shuffled(top(bounds, self.size(context.n, context), context), context))

@@ -1,4 +1,4 @@
-"""Policies that do not look at losses: all data, random draws, RS2, fixed selections, functions, replayed plans."""
+"""Policies that use no losses: full data, random draws, RS2, fixed selections, functions, replayed plans."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["RS2", "DynamicRandom", "Fixed", "FullData", "FunctionPolicy", "Repla
 
 @dataclass(frozen=True)
 class FullData:
-    """All samples, shuffled: what every other policy is compared with.
+    """All samples, shuffled: the baseline for every other policy.
 
     >>> FullData().size(10, Context(n=10, epoch=0))
     10
@@ -33,22 +33,22 @@ class FullData:
     needs_feedback = False
 
     def size(self, n: int, context: Context) -> int:
-        """All of them."""
+        """Return `n`."""
         return n
 
     def select(self, table: Table, context: Context) -> Selection:
-        """All samples in a random order."""
+        """Select all samples in a random order."""
         return Selection(shuffled(np.arange(context.n), context))
 
 
 @dataclass(frozen=True)
 class DynamicRandom:
-    """A uniform draw without replacement each epoch, whatever the losses: the control for rules that look at them.
+    """A uniform draw without replacement per epoch: the control for policies that use losses.
 
-    The same draw as OrderDP with exploitation 1.
+    The same selection as OrderDP with exploitation 1.
 
     Args:
-        prune_ratio: Share left out each epoch, in [0, 1).
+        prune_ratio: Fraction of the samples left out per epoch, in [0, 1).
     """
 
     prune_ratio: float
@@ -59,25 +59,25 @@ class DynamicRandom:
         check_ratio("prune_ratio", self.prune_ratio)
 
     def size(self, n: int, context: Context) -> int:
-        """The nearest whole number to the share kept."""
+        """Return the number of samples that the prune ratio keeps, rounded to the nearest."""
         return count_kept(n, self.prune_ratio)
 
     def select(self, table: Table, context: Context) -> Selection:
-        """A uniform draw in a random order."""
+        """Draw uniformly, in a random order."""
         kept = draw.pool_mask(context.n, self.size(context.n, context), streams(context))
         return Selection(shuffled(np.flatnonzero(kept), context))
 
 
 @dataclass(frozen=True)
 class RS2:
-    """Goes through a shuffled data set in consecutive chunks, and shuffles again when it is used up.
+    """Goes through a shuffled data set in consecutive chunks, and shuffles again at its end.
 
-    So every sample is shown once before any is shown twice. A chunk that is short at the end of a pass is completed
-    from the next one, skipping what it has already; what was skipped stays in the next pass. Schedules change the size
-    of the chunks and nothing else. Where the data set itself changes, that holds between changes only.
+    Every sample is shown once before any is shown twice. A chunk that is short at the end of a pass is completed from
+    the next pass, skipping the samples it already has; the skipped samples stay in the next pass. Schedules change only
+    the size of the chunks. If the data set itself changes, this holds between changes only.
 
     Args:
-        prune_ratio: Share left out each epoch, in [0, 1).
+        prune_ratio: Fraction of the samples left out per epoch, in [0, 1).
     """
 
     prune_ratio: float
@@ -88,11 +88,11 @@ class RS2:
         check_ratio("prune_ratio", self.prune_ratio)
 
     def size(self, n: int, context: Context) -> int:
-        """The nearest whole number to the share kept."""
+        """Return the number of samples that the prune ratio keeps, rounded to the nearest."""
         return count_kept(n, self.prune_ratio)
 
     def select(self, table: Table, context: Context) -> Selection:
-        """The epoch's chunk."""
+        """Select the epoch's chunk."""
         k = self.size(context.n, context)
         passes, start = _passes(context.n, chain(_earlier(context, k), [k]))
         number = len(passes) - 1
@@ -106,9 +106,9 @@ class _Pass(NamedTuple):
     """The sizes of one pass over the data.
 
     Attributes:
-        early: What the last chunk of the pass before has taken of it.
-        first: How large that chunk is: what it has taken stands among the first so many of the pass.
-        rest: What is left at its end, too little for a chunk.
+        early: Number of samples of this pass in the last chunk of the previous pass.
+        first: Size of that chunk: the early samples are among the first `first` of this pass.
+        rest: Number of samples left at the end of the pass, too few for a chunk.
     """
 
     early: int
@@ -117,14 +117,14 @@ class _Pass(NamedTuple):
 
 
 def _earlier(context: Context, k: int) -> Iterable[int]:
-    """How many samples the epochs before had."""
+    """Return the sizes of the earlier epochs."""
     return repeat(k, context.epoch) if context.earlier is None else map(context.earlier, range(context.epoch))
 
 
 def _passes(n: int, sizes: Iterable[int]) -> tuple[list[_Pass], int | None]:
-    """All passes up to that of the last chunk, and where in it that starts; None if it starts in the one before.
+    """Return all passes up to that of the last chunk, and where in it the chunk starts; None if in the pass before.
 
-    Sizes only: it takes no longer for a large data set.
+    Works on sizes only: its time does not depend on the size of the data set.
     """
     passes, used, start = [_Pass(0, 0, 0)], 0, None
     for k in sizes:
@@ -140,9 +140,9 @@ def _passes(n: int, sizes: Iterable[int]) -> tuple[list[_Pass], int | None]:
 
 
 def _rest_of(number: int, passes: list[_Pass], context: Context) -> np.ndarray:
-    """The last samples of a pass, too few for a chunk of their own."""
+    """Return the last samples of a pass, too few for a chunk of their own."""
     known = number
-    # What was taken early stands among the first of a pass. Where its rest does not reach there, it is known at once.
+    # The early samples are among the first of a pass. If the rest does not reach them, it needs no earlier pass.
     while passes[known].rest and passes[known].first + passes[known].rest > context.n:
         known -= 1
     rest = _permutation(known, context)[context.n - passes[known].rest :]
@@ -153,12 +153,12 @@ def _rest_of(number: int, passes: list[_Pass], context: Context) -> np.ndarray:
 
 
 def _order(number: int, passes: list[_Pass], rest: np.ndarray, context: Context) -> np.ndarray:
-    """A pass in its order, without what has been taken early; `rest` is that of the pass before."""
+    """Return a pass in its order, without its early samples; `rest` is the rest of the previous pass."""
     return _without(_permutation(number, context), _taken_early(number, passes, rest, context))
 
 
 def _taken_early(number: int, passes: list[_Pass], rest: np.ndarray, context: Context) -> np.ndarray:
-    """What the last chunk of the pass before has taken from the front of this one."""
+    """Return the samples of this pass that are in the last chunk of the previous pass."""
     return _without(_permutation(number, context), rest)[: passes[number].early]
 
 
@@ -177,7 +177,7 @@ def _without(order: np.ndarray, taken: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class FunctionPolicy:
-    """A policy made of one function that says which samples to keep.
+    """A policy made of one function that selects the samples to keep.
 
     >>> import numpy as np
     >>> hard_half = FunctionPolicy(lambda scores, context: np.argsort(-scores)[: len(scores) // 2])
@@ -185,8 +185,8 @@ class FunctionPolicy:
     2
 
     Args:
-        choose: Takes the scores (+inf for unseen) and the context; returns indices, or a mask of True and False.
-        name: What checkpoints call it: give it another name when the function changes.
+        choose: Takes the scores (+inf for unseen) and the context; returns indices, or a boolean mask.
+        name: The name in checkpoints: change it when the function changes.
     """
 
     choose: Callable[[np.ndarray, Context], Any] = field(repr=False)
@@ -198,11 +198,11 @@ class FunctionPolicy:
             raise ConfigError(f"choose must be a function of scores and context, got {type(self.choose).__name__}.")
 
     def size(self, n: int, context: Context) -> None:
-        """Nobody knows before it is called."""
+        """Return None: the size is not known before the call."""
         return
 
     def select(self, table: Table, context: Context) -> Selection:
-        """What the function chooses, in a random order."""
+        """Select what the function returns, in a random order."""
         chosen = np.asarray(self.choose(table["score"], context))
         if chosen.dtype == np.bool_:
             if chosen.shape != (context.n,):
@@ -215,7 +215,7 @@ class FunctionPolicy:
 
 @dataclass(frozen=True, eq=False)
 class Fixed:
-    """The same selection every epoch, in a new order each time.
+    """The same selection in every epoch, in a new order each time.
 
     Args:
         selection: A `Selection` or a list of indices.
@@ -246,12 +246,12 @@ class Fixed:
         return f"Fixed({len(self.selection)} samples, {digest.hexdigest()})"
 
     def size(self, n: int, context: Context) -> int:
-        """As many as were selected."""
+        """Return the size of the selection."""
         _checked(self.selection.indices, n, "a fixed selection")
         return len(self.selection)
 
     def select(self, table: Table, context: Context) -> Selection:
-        """The selection in a random order, its weights with it."""
+        """Return the selection and its weights in a random order."""
         places = shuffled(np.arange(len(self.selection)), context)
         weights = self.selection.weights
         return Selection(self.selection.indices[places], None if weights is None else weights[places])
@@ -267,13 +267,13 @@ def _checked(indices: np.ndarray, n: int, who: str) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class Replay:
-    """Trains on what a plan marks, in the order of the plan.
+    """Trains on the marked samples of a plan, in the order of the plan.
 
     With batches of ``plan.kept`` samples, every batch is the marked part of one recorded batch. The order is that of
     the plan, whatever the seed of the pruner: one plan serves many trainings.
 
     Args:
-        plan: Of this data set, with at least as many epochs as are trained.
+        plan: A plan of this data set, with at least as many epochs as are trained.
     """
 
     plan: Plan = field(repr=False)
@@ -294,12 +294,12 @@ class Replay:
         return f"Replay({self.plan.epochs} epochs of {self.plan.size} samples, {self.plan.fingerprint})"
 
     def size(self, n: int, context: Context) -> int:
-        """As many as are marked in an epoch, the same in every one."""
+        """Return the number of marked samples per epoch, the same in every epoch."""
         if n != self.plan.n:
             raise ConfigError(
                 f"the plan is of a data set of {self.plan.n} samples, this one has {n}. Record a plan with this one."
             )
-        # When training is over, the epoch after the last is asked about.
+        # After the last epoch, the pruner asks about the epoch after it.
         if (context.epochs or 0) > self.plan.epochs or context.epoch > self.plan.epochs:
             planned = context.epoch + 1 if context.epochs is None else context.epochs
             raise ConfigError(
@@ -308,6 +308,6 @@ class Replay:
         return self.plan.size
 
     def select(self, table: Table, context: Context) -> Selection:
-        """The marked samples of the epoch, in the order of the recording."""
+        """Select the marked samples of the epoch, in the order of the recording."""
         self.size(context.n, context)
         return self.plan.selection(context.epoch)

@@ -1,4 +1,4 @@
-"""InfoBatch and its relatives: SeTa and RePB."""
+"""InfoBatch and related policies: SeTa and RePB."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ __all__ = ["InfoBatch", "InfoBatchQuantile", "RePB", "SeTa", "group_edges"]
 
 @dataclass(frozen=True)
 class InfoBatch:
-    """Of the samples whose loss is below the mean, a share is left out; those kept count for those left out.
+    """Leaves out a fraction of the samples whose loss is below the mean; the kept ones are weighted up to replace them.
 
-    What is really pruned is the share times how many are below the mean: nominal 0.5 is often 0.2. `target_ratio` asks
-    for the real ratio instead.
+    The real prune ratio is this fraction times the fraction of samples below the mean: nominal 0.5 is often 0.2.
+    `target_ratio` sets the real ratio instead.
 
     Args:
-        prune_ratio: Share of the samples below the mean that is left out, in [0, 1).
-        annealing: Share of the epochs after which all data is used at weight 1; None for never.
-        target_ratio: The share of all samples to leave out, instead of `prune_ratio`.
-        normalise: "kept" takes the mean of the weighted losses over the kept samples, as published; its scale moves
-            with how many are kept. "n" divides by the number of all samples, which is exactly unbiased.
+        prune_ratio: Fraction of the samples below the mean that is left out, in [0, 1).
+        annealing: Fraction of the epochs after which all data is used at weight 1; None for never.
+        target_ratio: Fraction of all samples to leave out, instead of `prune_ratio`.
+        normalise: "kept" takes the mean of the weighted losses over the kept samples, as published; its scale changes
+            with the number kept. "n" divides by the number of all samples, which is exactly unbiased.
     """
 
     prune_ratio: float | None = None
@@ -55,27 +55,27 @@ class InfoBatch:
             raise ConfigError(f'normalise must be "kept" or "n", got {self.normalise!r}.')
 
     def size(self, n: int, context: Context) -> int | None:
-        """All in annealed epochs; otherwise it depends on the losses."""
+        """Return `n` in annealed epochs; None otherwise, because it depends on the losses."""
         return n if self._is_annealed(context) else None
 
     def size_bounds(self, n: int, context: Context) -> tuple[int, int]:
-        """At most the share that is left out of all samples."""
+        """Return the bounds: at most the given fraction of all samples is left out."""
         share = self.target_ratio if self.prune_ratio is None else self.prune_ratio
         assert share is not None
         return max(1, n - round(share * n)), n
 
     def nominal_ratio(self, context: Context) -> float | None:
-        """What it was given, though only samples below the mean are left out at `prune_ratio`."""
+        """Return the given ratio, though `prune_ratio` applies only to samples below the mean."""
         return self.target_ratio if self.prune_ratio is None else self.prune_ratio
 
     def with_ratio(self, prune_ratio: float) -> InfoBatch:
-        """The same with another share, of whatever it was given as a share of."""
+        """Return the same policy with another value of the ratio that was given."""
         if self.prune_ratio is None:
             return replace(self, target_ratio=prune_ratio)
         return replace(self, prune_ratio=prune_ratio)
 
     def select(self, table: Table, context: Context) -> Selection:
-        """All that are unseen or at least at the mean, and a random part of the others."""
+        """Select all samples that are unseen or not below the mean, and a uniform draw of the others."""
         if self._is_annealed(context):
             return Selection(shuffled(np.arange(context.n), context))
         scores = table["score"]
@@ -93,7 +93,7 @@ class InfoBatch:
 
     def _left_out(self, n_below: int, n: int) -> int:
         if self.prune_ratio is not None:
-            # At least one stays to count for the others.
+            # At least one stays, to carry the weight of the others.
             return min(round(self.prune_ratio * n_below), max(0, n_below - 1))
         assert self.target_ratio is not None
         wanted, most = round(self.target_ratio * n), max(0, n_below - 1)
@@ -112,22 +112,22 @@ class InfoBatch:
 
 @dataclass(frozen=True)
 class InfoBatchQuantile:
-    """Keeps a quarter of the easiest fifth, half of the middle and all of the hardest 15 %, at weights 4, 2 and 1."""
+    """Keeps a quarter of the easiest 20 %, half of the middle 65 %, all of the hardest 15 %, at weights 4, 2 and 1."""
 
     def size(self, n: int, context: Context) -> None:
-        """It depends on how many have been seen."""
+        """Return None: the size depends on the number of seen samples."""
         return
 
     def size_bounds(self, n: int, context: Context) -> tuple[int, int]:
-        """At least a quarter of a fifth, half of 65 % and all of 15 %, less what rounding takes."""
+        """Return the bounds: at least a quarter of 20 %, half of 65 % and all of 15 %, less rounding."""
         return max(1, math.floor(0.525 * n) - 2), n
 
     def nominal_ratio(self, context: Context) -> float:
-        """Three quarters of a fifth, and half of 65 %."""
+        """Return three quarters of 20 % plus half of 65 %."""
         return 0.475
 
     def select(self, table: Table, context: Context) -> Selection:
-        """A part of each group, and all that are unseen."""
+        """Select a part of each group, and all unseen samples."""
         scores = table["score"]
         seen = np.isfinite(scores)
         weights = np.ones(context.n, dtype=np.float32)
@@ -156,17 +156,17 @@ _MOST_ROUNDS = 100
 
 @dataclass(frozen=True)
 class SeTa:
-    """A random share of the samples; of those, the groups of similar loss that lie in a window.
+    """Draws a fraction of the samples at random; of those, keeps the groups of similar loss inside a window.
 
-    The losses are put into groups by k-means, from easy to hard. The window moves by one group each epoch and starts
-    again when it has reached the hardest.
+    K-means puts the losses into groups, from easy to hard. The window moves by one group per epoch and starts again
+    after the hardest.
 
     Args:
-        r: Share left out at random, in [0, 1). What is left out in all is more, by the groups outside the window.
-        groups: How many groups.
-        window: Share of the groups inside the window, in (0, 1].
-        annealing: Share of the epochs after which the window is dropped and only the random share is left out; None
-            for never.
+        r: Fraction left out at random, in [0, 1). The groups outside the window are left out in addition.
+        groups: Number of groups.
+        window: Fraction of the groups inside the window, in (0, 1].
+        annealing: Fraction of the epochs after which there is no window and only the random part is left out; None for
+            never.
     """
 
     r: float
@@ -186,22 +186,22 @@ class SeTa:
             check_ratio("annealing", self.annealing, one_allowed=True)
 
     def size(self, n: int, context: Context) -> int | None:
-        """The random share where there is no window; otherwise it depends on the losses."""
+        """Return the size of the random draw if there is no window; otherwise None: it depends on the losses."""
         most = count_kept(n, self.r)
         whole = self._is_annealed(context) or round(self.groups * self.window) >= self.groups
         return most if whole else None
 
     def size_bounds(self, n: int, context: Context) -> tuple[int, int]:
-        """At most the random share."""
+        """Return the bounds: at most the size of the random draw."""
         most = count_kept(n, self.r)
         return (most if self.size(n, context) else 1), most
 
     def nominal_ratio(self, context: Context) -> float:
-        """The random share."""
+        """Return the fraction left out at random."""
         return self.r
 
     def select(self, table: Table, context: Context) -> Selection:
-        """The random share, without the seen samples outside the window."""
+        """Select the random draw without the seen samples outside the window."""
         part = uniform(np.arange(context.n), count_kept(context.n, self.r), context, "part")
         if not self._is_annealed(context):
             part = part[self._in_window(table["score"][part], context.epoch)]
@@ -226,16 +226,16 @@ class SeTa:
 
 
 def group_edges(values: np.ndarray, groups: int) -> np.ndarray:
-    """Where one group of `values` ends and the next begins: Lloyd's k-means on a line, started at the quantiles.
+    """Return where each group of `values` begins: Lloyd's k-means on a line, started at the quantiles.
 
     On a line a group is an interval, so a round is a search for the edges in the sorted values and a few differences
-    of their running sums; no sample is looked at twice.
+    of their running sums; no sample is read twice.
 
     >>> group_edges(np.array([0.0, 0.1, 5.0, 5.1]), 2)
     array([5.])
 
     Returns:
-        The smallest value of every group but the first; fewer groups where there are fewer different values.
+        The smallest value of every group but the first; fewer groups if there are fewer distinct values.
     """
     ordered = np.sort(values).astype(np.float64)
     if len(ordered) == 0 or ordered[0] == ordered[-1]:
@@ -255,45 +255,45 @@ def group_edges(values: np.ndarray, groups: int) -> np.ndarray:
     return edges
 
 
-_ROUNDING = 1e-6  # the mean of equal numbers may lie a little above them
+_ROUNDING = 1e-6  # the mean of equal numbers may be slightly above them
 
 
 @dataclass(frozen=True)
 class RePB:
-    """Samples whose loss was at least the mean of their batch stay; all others are in with probability 1 - rho.
+    """Keeps samples whose loss was at least the mean of their batch, and all others with probability 1 - rho.
 
-    A sample weighs epochs so far / epochs it was used in, this one included in both, so that over training each
-    counts about the same.
+    The weight of a sample is epochs so far / epochs it was used in, this one included in both, so that over training
+    each sample counts about the same.
 
     Args:
-        rho: Probability with which a sample that need not stay is left out, in [0, 1).
+        rho: Probability with which one of the other samples is left out, in [0, 1).
     """
 
     rho: float
 
     ratio_name = "rho"
-    # When a sample's loss was last at least its batch's mean; "seen" would not do, which scoring anew changes as well.
+    # The epoch in which a sample's loss was last at least its batch's mean. Not "seen", which `observe` changes too.
     columns = (Column("above", initial=-1, dtype="int32"),)
 
     def __post_init__(self) -> None:
         check_ratio("rho", self.rho)
 
     def size(self, n: int, context: Context) -> None:
-        """It depends on the losses and on chance."""
+        """Return None: the size depends on the losses and on the draw."""
         return
 
     def nominal_ratio(self, context: Context) -> float:
-        """The probability of being left out."""
+        """Return the probability of being left out."""
         return self.rho
 
     def compute_columns(self, rows: Rows, losses: torch.Tensor) -> dict[str, torch.Tensor]:
-        """The loss, and the epoch where it was at least the mean of its batch."""
+        """Return the loss, and the epoch if the loss was at least the mean of its batch."""
         mean = losses.mean()
         above = losses >= mean - _ROUNDING * mean.abs()
         return {"score": losses, "above": above * (rows.epoch + 1) - 1}
 
     def select(self, table: Table, context: Context) -> Selection:
-        """Those that stay, those drawn, and those nobody has seen."""
+        """Select the samples that stay, the drawn ones, and the unseen ones."""
         scores, above = table["score"], table["above"]
         stays = (above >= 0) & (above == context.epoch - 1)
         drawn = context.rng("epoch", context.epoch, "drawn").random(context.n, dtype=np.float32) < 1 - self.rho

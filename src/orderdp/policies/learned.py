@@ -1,8 +1,8 @@
-"""Rules that skip what is learned: a sample is learned when its last loss is at or below a threshold.
+"""Policies that skip learned samples: a sample is learned if its last loss is at or below a threshold.
 
 A learned sample has little left to teach: for softmax cross-entropy the gradient of a sample with loss c, in the
-logits, has norm at most sqrt(2) (1 - exp(-c)). So what these rules leave out is bounded (`orderdp.theory.learned`),
-which is not so where the hardest are kept and all others dropped.
+logits, has norm at most sqrt(2) (1 - exp(-c)). So the effect of leaving these samples out is bounded
+(`orderdp.theory.learned`), which does not hold if the hardest are kept and all others dropped.
 """
 
 from __future__ import annotations
@@ -41,23 +41,27 @@ __all__ = [
 
 @runtime_checkable
 class Threshold(Protocol):
-    """Says at or below which loss a sample is learned."""
+    """Defines at or below which loss a sample is learned."""
 
     def at(self, table: Table) -> float:
-        """The largest loss of a learned sample, given what the table holds now."""
+        """Return the largest loss of a learned sample, given the current table.
+
+        Args:
+            table: What is stored per sample.
+        """
         ...
 
 
 @dataclass(frozen=True)
 class Probability:
-    """Learned when the model gives the right class at least this probability: for cross-entropy losses.
+    """Learned if the model gives the right class at least this probability: for cross-entropy losses.
 
     >>> round(Probability(0.9).loss, 4)
     0.1054
 
     Args:
         value: The probability, in (0, 1).
-        floor: The smallest loss there can be. 0 without label smoothing; with it, `orderdp.losses.smallest_loss`.
+        floor: The smallest possible loss. 0 without label smoothing; with it, `orderdp.losses.smallest_loss`.
     """
 
     value: float = 0.9
@@ -75,13 +79,17 @@ class Probability:
         return self.floor - math.log(self.value)
 
     def at(self, table: Table) -> float:
-        """The same whatever the table holds."""
+        """Return the same loss for every table."""
         return self.loss
 
 
 @dataclass(frozen=True)
 class LossBelow:
-    """Learned when the loss is at most this number: for losses whose scale you know."""
+    """Learned if the loss is at most this number: for losses of a known scale.
+
+    Args:
+        value: The largest loss of a learned sample.
+    """
 
     value: float
 
@@ -90,20 +98,20 @@ class LossBelow:
             raise ConfigError(f"the largest loss of a learned sample must be a number, got {self.value!r}.")
 
     def at(self, table: Table) -> float:
-        """The same whatever the table holds."""
+        """Return the same loss for every table."""
         return self.value
 
 
 @dataclass(frozen=True)
 class RelativeLoss:
-    """Learned when the loss is at most this share of what losses were when samples were first seen.
+    """Learned if the loss is at most this fraction of the mean first loss of the samples.
 
-    For losses whose scale says nothing by itself: regression, detection, segmentation, language models. It takes four
-    bytes per sample more, for the first losses.
+    For losses without a known scale: regression, detection, segmentation, language models. It takes four more bytes per
+    sample, for the first losses.
 
     Args:
-        share: Of the mean first loss, in (0, 1).
-        floor: The smallest loss there can be; both losses are measured from it.
+        share: Fraction of the mean first loss, in (0, 1).
+        floor: The smallest possible loss; both losses are measured from it.
     """
 
     share: float = 0.1
@@ -117,7 +125,7 @@ class RelativeLoss:
             raise ConfigError(f"floor must be a number, the smallest loss there can be, got {self.floor!r}.")
 
     def at(self, table: Table) -> float:
-        """The share of the mean over all samples that have been seen; no sample is learned before there is one."""
+        """Return the fraction of the mean over all seen samples; before any is seen, no sample is learned."""
         first = table["first"]
         seen = first[np.isfinite(first)]
         if len(seen) == 0:
@@ -127,11 +135,11 @@ class RelativeLoss:
 
 @dataclass(frozen=True)
 class LossShare:
-    """Learned are the easiest samples that together hold at most this share of all loss. Knows no scale.
+    """Learned are the easiest samples that together hold at most this fraction of all loss. Independent of scale.
 
     Args:
-        share: Of the sum of all stored losses, in (0, 1).
-        floor: The smallest loss there can be; losses are measured from it.
+        share: Fraction of the sum of all stored losses, in (0, 1).
+        floor: The smallest possible loss; losses are measured from it.
     """
 
     share: float = 0.05
@@ -143,7 +151,7 @@ class LossShare:
             raise ConfigError(f"floor must be a number, the smallest loss there can be, got {self.floor!r}.")
 
     def at(self, table: Table) -> float:
-        """The loss of the last sample, from the easiest on, with which the sum is not above the share."""
+        """Return the loss of the last sample, from the easiest on, with which the sum does not exceed the fraction."""
         scores = table["score"]
         seen = np.sort(scores[np.isfinite(scores)])
         sums = np.cumsum(np.maximum(seen.astype(np.float64) - self.floor, 0.0))
@@ -157,43 +165,47 @@ class LossShare:
 
 
 class _Learning:
-    """What both policies have: a threshold, and the columns that it needs."""
+    """Base of `Unlearned` and `SkipLearned`: a threshold, and the columns that it needs."""
 
     learned: Threshold
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """Those of the threshold."""
+        """The columns of the threshold."""
         return tuple(getattr(self.learned, "columns", ()))
 
     @property
     def compute_columns(self) -> Any:
-        """The loss, and the first one where the threshold asks for it; None where the loss is all."""
+        """Stores the loss, and the first loss if the threshold needs it; None if the loss is enough."""
         return _with_first_loss if self.columns else None
 
     def is_learned(self, table: Table) -> np.ndarray:
-        """A mask of the learned samples; those that were never seen are not."""
+        """Return a mask of the learned samples; unseen samples are not learned.
+
+        Args:
+            table: What is stored per sample.
+        """
         learned: np.ndarray = table["score"] <= self.learned.at(table)
         return learned
 
 
 @dataclass(frozen=True)
 class Unlearned(_Learning):
-    """An epoch trains on samples drawn uniformly from those not learned, filled up from the learned ones.
+    """Draws uniformly from the samples that are not learned, and fills up with learned ones.
 
-    Where fewer are learned than are pruned, it is a uniform draw from the others; where more are, all others are in.
-    Nothing is preferred among the samples that are not learned.
+    If fewer samples are learned than are pruned, this is a uniform draw from the others; if more are, all others are
+    kept. Among the samples that are not learned, none is preferred.
 
     >>> Unlearned(prune_ratio=0.5).size(50_000, Context(n=50_000, epoch=0))
     25000
 
     Args:
-        prune_ratio: Share left out each epoch, in [0, 1). The share kept is exact.
+        prune_ratio: Fraction of the samples left out per epoch, in [0, 1). The number kept is exact.
         learned: When a sample is learned. A number is the probability of the right class under cross-entropy; for
             other losses give `RelativeLoss` or `LossBelow`.
-        refresh: Share of the learned samples that is trained on in any case, so that their losses do not grow old.
-        unbiased: Whether to weight what is kept so that the gradient is, on average over draws, that of the mean over
-            all data. Needs `refresh`, or no learned sample might be kept.
+        refresh: Fraction of the learned samples that is trained on in any case, so that their losses stay recent.
+        unbiased: Whether to weight the kept samples so that the expected gradient is that of the mean over all data.
+            Needs `refresh`, or no learned sample might be kept.
     """
 
     prune_ratio: float
@@ -213,35 +225,41 @@ class Unlearned(_Learning):
             )
 
     def size(self, n: int, context: Context) -> int:
-        """The nearest whole number to the share kept."""
+        """Return the number of samples that the prune ratio keeps, rounded to the nearest."""
         return count_kept(n, self.prune_ratio)
 
     def counts(self, n: int, n_learned: int, kept: int | None = None) -> tuple[int, int]:
-        """How many are kept of those that are not learned, and of those that are; `kept` in all, or by the ratio."""
+        """Return how many samples are kept of those not learned, and of the learned ones.
+
+        Args:
+            n: Number of samples.
+            n_learned: Number of learned samples.
+            kept: Number kept in total; None for that of the prune ratio.
+        """
         kept = count_kept(n, self.prune_ratio) if kept is None else kept
         refreshed = min(_refreshed(self.refresh, n_learned), kept)
         from_learned = max(kept - (n - n_learned), refreshed)
         return kept - from_learned, from_learned
 
     def select(self, table: Table, context: Context) -> Selection:
-        """Two uniform draws, shuffled together."""
+        """Make two uniform draws and shuffle them together."""
         learned = self.is_learned(table)
         return _two_draws(learned, *self.counts(context.n, int(learned.sum())), context, self.unbiased)
 
 
 @dataclass(frozen=True)
 class SkipLearned(_Learning):
-    """An epoch trains on everything not learned and on a share of the learned samples, to refresh their losses.
+    """Trains on all samples that are not learned and on a fraction of the learned ones, to refresh their losses.
 
-    How much that is depends on the training: all data where nothing is learned. To decide what it costs, put it into a
-    `Budget`.
+    The size of an epoch depends on the training: all data if nothing is learned. To fix the cost, put this policy into
+    a `Budget`.
 
     Args:
         learned: When a sample is learned. A number is the probability of the right class under cross-entropy; for
             other losses give `RelativeLoss` or `LossBelow`.
-        refresh: Share of the learned samples that is trained on, in (0, 1].
-        unbiased: Whether to weight the refreshed samples so that the gradient is, on average over draws, that of the
-            mean over all data.
+        refresh: Fraction of the learned samples that is trained on, in (0, 1].
+        unbiased: Whether to weight the refreshed samples so that the expected gradient is that of the mean over all
+            data.
     """
 
     _: KW_ONLY
@@ -254,37 +272,43 @@ class SkipLearned(_Learning):
         object.__setattr__(self, "learned", as_threshold(self.learned))
 
     def size(self, n: int, context: Context) -> int | None:
-        """It depends on the losses."""
+        """Return None unless all samples are refreshed: the size depends on the losses."""
         return n if self.refresh == 1 else None
 
     def size_bounds(self, n: int, context: Context) -> tuple[int, int]:
-        """From all learned to nothing learned."""
+        """Return the sizes if all samples are learned, and if none is."""
         return max(1, _refreshed(self.refresh, n)), n
 
     def select(self, table: Table, context: Context) -> Selection:
-        """Everything not learned and a uniform draw of the rest, shuffled together."""
+        """Select all samples that are not learned and a uniform draw of the rest, shuffled together."""
         learned = self.is_learned(table)
         return _two_draws(learned, *self.counts(context.n, int(learned.sum())), context, self.unbiased)
 
     def counts(self, n: int, n_learned: int, kept: int | None = None) -> tuple[int, int]:
-        """How many are kept of those that are not learned, and of those that are."""
+        """Return how many samples are kept of those not learned, and of the learned ones.
+
+        Args:
+            n: Number of samples.
+            n_learned: Number of learned samples.
+            kept: Not used.
+        """
         return n - n_learned, _refreshed(self.refresh, n_learned)
 
 
 def _refreshed(share: float, n_learned: int) -> int:
-    """How many of the learned samples are trained on: at least one where there is a share at all."""
+    """Return how many of the learned samples are trained on: at least one if the fraction is not 0."""
     return min(n_learned, max(1, round(share * n_learned))) if share else 0
 
 
 def _two_draws(learned: np.ndarray, of_others: int, of_learned: int, context: Context, unbiased: bool) -> Selection:
-    """So many of the samples not learned and so many of the learned ones, each drawn uniformly, in random order."""
+    """Draw so many of the samples not learned and so many of the learned ones, each uniformly, in random order."""
     others = uniform(np.flatnonzero(~learned), of_others, context, "unlearned")
     again = uniform(np.flatnonzero(learned), of_learned, context, "learned") if of_learned else np.empty(0, np.int64)
     indices = shuffled(np.sort(np.concatenate((others, again))), context)
     if not unbiased:
         return Selection(indices)
     n, n_learned, kept = context.n, int(learned.sum()), of_others + of_learned
-    # kept / (n pi), with pi the share of its group that is kept.
+    # kept / (n pi), with pi the fraction of the sample's group that is kept.
     by_group = np.array([kept * (n - n_learned) / (n * max(1, of_others)), kept * n_learned / (n * max(1, of_learned))])
     return Selection(indices, by_group[learned[indices].astype(np.int64)].astype(np.float32))
 
@@ -295,7 +319,7 @@ def _with_first_loss(rows: Rows, losses: torch.Tensor) -> dict[str, torch.Tensor
 
 
 def learned_threshold(policy: object) -> Threshold:
-    """When a sample is learned, for this policy or the one inside it; the usual probability where it does not say."""
+    """Return the threshold of this policy or of the one inside it; the default probability if it has none."""
     while not hasattr(policy, "learned") and hasattr(policy, "policy"):
         policy = policy.policy
     own: Threshold = getattr(policy, "learned", Probability())
@@ -311,7 +335,7 @@ _THRESHOLDS: dict[str, type[Threshold]] = {
 
 
 def as_threshold(learned: object) -> Threshold:
-    """A threshold; or the probability that a number stands for; or the one a config file describes.
+    """Return a threshold from a threshold, from a probability, or from the description in a config file.
 
     >>> as_threshold(0.95)
     Probability(value=0.95, floor=0.0)
@@ -335,7 +359,7 @@ def as_threshold(learned: object) -> Threshold:
 
 
 def threshold_config(threshold: Threshold) -> float | dict[str, Any]:
-    """What `as_threshold` needs to make an equal threshold, in plain values."""
+    """Return the plain values from which `as_threshold` makes an equal threshold."""
     if type(threshold) is Probability and threshold.floor == 0:
         return threshold.value
     for name, kind in _THRESHOLDS.items():
@@ -346,18 +370,18 @@ def threshold_config(threshold: Threshold) -> float | dict[str, Any]:
 
 @dataclass(frozen=True)
 class Kakurenbo:
-    """Of the samples with the lowest losses, those are left out that were predicted rightly and surely.
+    """Leaves out, of the samples with the lowest losses, those that were predicted correctly and with confidence.
 
-    ``Pruner.lr_scale`` is 1 / (1 - share left out): fewer steps, each a little larger.
+    ``Pruner.lr_scale`` is 1 / (1 - fraction left out): fewer steps, each a little larger.
 
-    ``update`` needs two more arguments, one value for each sample: ``correct``, whether the prediction was right, and
-    ``confidence``, the largest predicted probability. `orderdp.losses.predictions` makes both from logits.
+    ``update`` needs two more arguments, one value per sample: ``correct``, whether the prediction was right, and
+    ``confidence``, the largest predicted probability. `orderdp.losses.predictions` computes both from logits.
 
     Args:
-        fraction: Largest share left out, in [0, 1).
-        tau: Confidence from which on a right prediction counts as sure, in [0, 1].
+        fraction: Largest fraction left out, in [0, 1).
+        tau: Confidence from which a right prediction counts as confident, in [0, 1].
         drops: Epochs at which the learning rate drops, and the fraction with it.
-        factors: What the fraction is multiplied with from each of these epochs on.
+        factors: The fraction is multiplied with these factors, one from each of these epochs on.
     """
 
     fraction: float
@@ -372,7 +396,7 @@ class Kakurenbo:
     def __post_init__(self) -> None:
         check_ratio("fraction", self.fraction)
         check_ratio("tau", self.tau, one_allowed=True)
-        object.__setattr__(self, "drops", tuple(self.drops))  # lists come out of config files
+        object.__setattr__(self, "drops", tuple(self.drops))  # config files contain lists
         object.__setattr__(self, "factors", tuple(self.factors))
         if not all(is_count(epoch) for epoch in self.drops) or list(self.drops) != sorted(set(self.drops)):
             raise ConfigError(f"drops must be epochs in rising order, each at least 1, got {self.drops}.")
@@ -382,30 +406,30 @@ class Kakurenbo:
             check_ratio("each of factors", factor, one_allowed=True)
 
     def size(self, n: int, context: Context) -> None:
-        """It depends on the predictions."""
+        """Return None: the size depends on the predictions."""
         return
 
     def size_bounds(self, n: int, context: Context) -> tuple[int, int]:
-        """At most the fraction is left out."""
+        """Return the bounds: at most the fraction is left out."""
         return n - self._most_hidden(n, context), n
 
     def nominal_ratio(self, context: Context) -> float:
-        """The fraction in that epoch."""
+        """Return the fraction in that epoch."""
         passed = sum(context.epoch >= drop for drop in self.drops)
         return self.fraction * (self.factors[passed - 1] if passed else 1.0)
 
     def lr_scale(self, n: int, kept: int) -> float:
-        """1 / (1 - share left out)."""
+        """Return 1 / (1 - fraction left out)."""
         return n / kept
 
     def compute_columns(
         self, rows: Rows, losses: torch.Tensor, *, correct: torch.Tensor, confidence: torch.Tensor
     ) -> dict[str, torch.Tensor]:
-        """The loss, and what was predicted how surely."""
+        """Return the loss, whether the prediction was right, and its confidence."""
         return {"score": losses, "correct": correct != 0, "confidence": confidence}
 
     def select(self, table: Table, context: Context) -> Selection:
-        """All but the easy, right and sure ones."""
+        """Select all samples except those that are easy, correct and confident."""
         scores = table["score"]
         candidates = min(self._most_hidden(context.n, context), int(np.isfinite(scores).sum()))
         hidden = np.zeros(context.n, dtype=np.bool_)
@@ -421,18 +445,18 @@ class Kakurenbo:
 class InstanceEarlyStopping:
     """Skips the samples whose last three losses a, b, c have a second difference abs(c - 2b + a) below `delta`.
 
-    A skipped sample gets no new loss, so each epoch a uniform draw of the skipped ones is trained on all the same.
+    A skipped sample gets no new loss, so each epoch also trains on a uniform draw of the skipped samples.
 
     Args:
         delta: Second difference below which a sample is skipped.
-        refresh: Share of the skipped samples that comes back each epoch, in [0, 1]; rounded up.
+        refresh: Fraction of the skipped samples that comes back per epoch, in [0, 1]; rounded up.
     """
 
     _: KW_ONLY
     delta: float = 1e-3
     refresh: float = 0.1
 
-    # The loss before the last one, which is the score, and the one before that; infinite where there is none.
+    # The two losses before the last one, which is the score; infinite if there is none.
     columns = (Column("previous", initial=float("inf")), Column("before_previous", initial=float("inf")))
 
     def __post_init__(self) -> None:
@@ -442,19 +466,19 @@ class InstanceEarlyStopping:
         check_ratio("refresh", self.refresh, one_allowed=True)
 
     def size(self, n: int, context: Context) -> None:
-        """It depends on the losses."""
+        """Return None: the size depends on the losses."""
         return
 
     def size_bounds(self, n: int, context: Context) -> tuple[int, int]:
-        """At least what comes back where all are skipped."""
+        """Return the bounds: at least the samples that come back if all are skipped."""
         return max(1, self._returning(n)), n
 
     def compute_columns(self, rows: Rows, losses: torch.Tensor) -> dict[str, torch.Tensor]:
-        """The loss, and the two before it."""
+        """Return the loss, and the two before it."""
         return {"score": losses, "previous": rows["score"], "before_previous": rows["previous"]}
 
     def select(self, table: Table, context: Context) -> Selection:
-        """All that are not skipped, and some that are."""
+        """Select all samples that are not skipped, and some that are."""
         scores = table["score"]
         last, previous, before = (
             column.astype(np.float64) for column in (scores, table["previous"], table["before_previous"])
@@ -467,7 +491,7 @@ class InstanceEarlyStopping:
         return Selection(shuffled(np.flatnonzero(at_least_one(kept, scores)), context))
 
     def _returning(self, skipped: int) -> int:
-        # Up, or of a few skipped samples none would ever come back; rounded first, because 0.07 * 100 is above 7.
+        # Rounded up, or of a few skipped samples none would ever come back; `round` first, because 0.07 * 100 > 7.
         return math.ceil(round(self.refresh * skipped, 9))
 
 
@@ -475,12 +499,12 @@ class InstanceEarlyStopping:
 class ProgressiveDropout:
     """Trains on the samples whose own class had a probability below `threshold` when they were last seen.
 
-    The probability is exp(-loss), which is right for cross-entropy without label smoothing or class weights. The last
+    The probability is exp(-loss), which holds for cross-entropy without label smoothing or class weights. The last
     epochs train on all data.
 
     Args:
-        threshold: Probability of the right class from which on a sample counts as learned, in (0, 1].
-        last: How many epochs at the end use all data. If any do, ``Pruner(..., epochs=...)`` is needed.
+        threshold: Probability of the right class from which a sample counts as learned, in (0, 1].
+        last: Number of epochs at the end that use all data. If it is not 0, ``Pruner(..., epochs=...)`` is needed.
     """
 
     _: KW_ONLY
@@ -493,11 +517,11 @@ class ProgressiveDropout:
             raise ConfigError(f"last must be a whole number, at least 0, got {self.last!r}.")
 
     def size(self, n: int, context: Context) -> int | None:
-        """All in the last epochs; otherwise it depends on the losses."""
+        """Return `n` in the last epochs; otherwise None: the size depends on the losses."""
         return n if self._is_last(context) else None
 
     def select(self, table: Table, context: Context) -> Selection:
-        """What is not learned or was never seen; the hardest sample, where that is none."""
+        """Select the samples that are not learned or unseen; the hardest sample if there are none."""
         if self._is_last(context):
             return Selection(shuffled(np.arange(context.n), context))
         scores = table["score"]

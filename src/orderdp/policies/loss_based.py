@@ -1,4 +1,4 @@
-"""Policies that go by losses or their ranks: adaptive, calibrated, selective backprop, online batch selection."""
+"""Policies that select by losses or ranks: adaptive, calibrated, selective backprop, online batch selection."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ __all__ = ["Adaptive", "Calibrated", "OnlineBatchSelection", "SelectiveBackprop"
 class Adaptive:
     """OrderDP with the largest prune ratio at which its surrogate risk stays near the mean loss.
 
-    Each epoch takes, between two bounds, the largest ratio for which (surrogate - mean) / mean of the stored losses is
-    at most the tolerance: the bias term of the paper's generalisation bound, relative to the loss. Where losses are
-    alike little is lost by leaving some out, and much is pruned; where few samples carry the loss, little is.
+    Each epoch uses the largest ratio between `low` and `high` for which (surrogate - mean) / mean of the stored losses
+    is at most the tolerance: the bias term of the paper's generalization bound, relative to the loss. If losses are
+    similar, leaving some out loses little, and much is pruned; if few samples carry the loss, little is pruned.
 
     Args:
         tolerance: The largest relative bias.
         low: The smallest ratio.
-        high: The largest one.
-        grid: The ratios tried are this far apart, from `low` on; `high` is always one of them.
+        high: The largest ratio.
+        grid: Step between the ratios tried, from `low` on; `high` is always one of them.
     """
 
     tolerance: float
@@ -50,21 +50,25 @@ class Adaptive:
             raise ConfigError(f"low must not be above high, got low={self.low} and high={self.high}.")
 
     def size(self, n: int, context: Context) -> int | None:
-        """It depends on the losses, unless the bounds are equal."""
+        """Return None unless the bounds are equal: the size depends on the losses."""
         low, high = self.size_bounds(n, context)
         return low if low == high else None
 
     def size_bounds(self, n: int, context: Context) -> tuple[int, int]:
-        """What the two ratios keep."""
+        """Return the number of samples that the two ratios keep."""
         return count_kept(n, self.high), count_kept(n, self.low)
 
     def ratio(self, scores: np.ndarray) -> float:
-        """The ratio for these scores; the smallest one while there are none."""
+        """Return the ratio for these scores; the smallest one if no sample was seen.
+
+        Args:
+            scores: One score per sample, +inf for unseen.
+        """
         losses = np.sort(scores[np.isfinite(scores)].astype(np.float64))[::-1]
         if len(losses) == 0:
             return self.low
         totals = np.concatenate(([0.0], np.cumsum(losses)))
-        steps = math.ceil((self.high - self.low) / self.grid - 1e-9)  # the last step may be a shorter one, to `high`
+        steps = math.ceil((self.high - self.low) / self.grid - 1e-9)  # the last step, to `high`, may be shorter
         for step in range(steps, 0, -1):
             ratio = min(self.high, self.low + step * self.grid)
             if relative_bias(losses, totals, ratio) <= self.tolerance:
@@ -72,12 +76,12 @@ class Adaptive:
         return self.low
 
     def select(self, table: Table, context: Context) -> Selection:
-        """As OrderDP does with that ratio."""
+        """Select as OrderDP does with that ratio."""
         return OrderDP(prune_ratio=self.ratio(table["score"])).select(table, context)
 
 
 def relative_bias(losses: np.ndarray, totals: np.ndarray, prune_ratio: float) -> float:
-    """(L_q - mean) / mean for losses in falling order and their running totals, at OrderDP's sizes for this ratio."""
+    """Return (L_q - mean) / mean at OrderDP's sizes for this ratio; losses fall, `totals` are their running sums."""
     n = len(losses)
     mean = totals[-1] / n
     s, q = pool_sizes(n, prune_ratio, None, None)
@@ -90,15 +94,15 @@ def relative_bias(losses: np.ndarray, totals: np.ndarray, prune_ratio: float) ->
 
 @dataclass(frozen=True, repr=False)
 class Calibrated:
-    """The largest losses of all samples for a share of the budget, a uniform draw from the remainder for the rest.
+    """Keeps the largest losses of all samples for one part of the budget; draws the rest uniformly from the others.
 
-    At power 1 the weights make the gradient, on average over draws, that of the mean over all data: a member of the
-    OrderDP family under the name it was published by (exploration 1, a mixed rule, unbiased). With a smaller power it
-    is GOSS with tempered weights.
+    At power 1 the weights make the expected gradient that of the mean over all data: a member of the OrderDP family
+    under its published name (exploration 1, a mixed rule, unbiased). With a smaller power it is GOSS with tempered
+    weights.
 
     Args:
-        prune_ratio: Share left out each epoch, in [0, 1).
-        share: Share of what is kept that goes by loss, in [0, 1).
+        prune_ratio: Fraction of the samples left out per epoch, in [0, 1).
+        share: Fraction of the kept samples that is selected by loss, in [0, 1).
         power: The weights are raised to this power and scaled to a mean of 1: 1 is unbiased, 0 is no weights.
     """
 
@@ -114,7 +118,7 @@ class Calibrated:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """What the constructor needs; without the power where it is 1, as checkpoints of earlier versions have it."""
+        """The constructor arguments; without the power if it is 1, as in checkpoints of earlier versions."""
         given = {"prune_ratio": self.prune_ratio, "share": self.share}
         return given if self.power == 1 else {**given, "power": self.power}
 
@@ -123,16 +127,16 @@ class Calibrated:
 
     @property
     def member(self) -> OrderDP:
-        """The same in the words of the family."""
+        """The equal member of the OrderDP family, at power 1."""
         rule = Mixed(top=self.share, uniform=1 - self.share)
         return OrderDP(self.prune_ratio, exploration=1.0, select=rule, unbiased=True)
 
     def size(self, n: int, context: Context) -> int:
-        """The nearest whole number to the share kept."""
+        """Return the number of samples that the prune ratio keeps, rounded to the nearest."""
         return self.member.size(n, context)
 
     def select(self, table: Table, context: Context) -> Selection:
-        """As that member does, with its weights to the power."""
+        """Select as that member does, with its weights raised to the power."""
         selection = self.member.select(table, context)
         if self.power == 1 or selection.weights is None:
             return selection
@@ -142,13 +146,12 @@ class Calibrated:
 
 @dataclass(frozen=True)
 class SelectiveBackprop:
-    """Keeps a sample with probability (share of the seen losses that are no larger than its own) ** beta.
+    """Keeps a sample with probability (fraction of the seen losses that are no larger than its own) ** beta.
 
-    This is the form that goes by stored losses and costs no extra pass; `orderdp.losses.SelectiveMean` is the one
-    that goes by fresh ones.
+    This policy uses stored losses and needs no extra pass; `orderdp.losses.SelectiveMean` uses fresh losses.
 
     Args:
-        beta: How much hard samples are preferred; about beta / (1 + beta) of the samples are left out.
+        beta: How strongly hard samples are preferred; about beta / (1 + beta) of the samples are left out.
     """
 
     beta: float = 1.0
@@ -160,30 +163,30 @@ class SelectiveBackprop:
 
     @staticmethod
     def parameters_at(prune_ratio: float) -> dict[str, float]:
-        """With which about this share is left out: beta = r / (1 - r)."""
+        """Return the parameters that leave out about this fraction: beta = r / (1 - r)."""
         check_ratio("prune_ratio", prune_ratio)
         return {"beta": prune_ratio / (1 - prune_ratio)}
 
     def size(self, n: int, context: Context) -> None:
-        """It depends on chance."""
+        """Return None: the size depends on the draw."""
         return
 
     def nominal_ratio(self, context: Context) -> float:
-        """What is left out on average of many different losses."""
+        """Return the expected prune ratio for many distinct losses."""
         return self.beta / (1 + self.beta)
 
     def with_ratio(self, prune_ratio: float) -> SelectiveBackprop:
-        """The one that leaves out about this share."""
+        """Return the policy that leaves out about this fraction."""
         return SelectiveBackprop(**self.parameters_at(prune_ratio))
 
     def select(self, table: Table, context: Context) -> Selection:
-        """Each sample by itself, and those nobody has seen."""
+        """Draw each sample independently; keep all unseen samples."""
         scores = table["score"]
         ordered = np.sort(scores[np.isfinite(scores)])
         luck = context.rng("epoch", context.epoch, "luck").random(context.n)
         kept = np.isinf(scores)
         if len(ordered):
-            # u < rank ** beta is rank > u ** (1 / beta): so one look-up by rank replaces a search for every sample.
+            # u < rank ** beta is rank > u ** (1 / beta): so one lookup by rank replaces a search per sample.
             wanted = luck ** (1 / self.beta) if self.beta else np.zeros(context.n)
             places = np.minimum((wanted * len(ordered)).astype(np.int64), len(ordered) - 1)
             kept |= scores >= ordered[places]
@@ -192,17 +195,17 @@ class SelectiveBackprop:
 
 @dataclass(frozen=True)
 class SelectiveByRank:
-    """A plain share is kept whole; the rest is drawn by a power of its rank. Outside of a window all data is used.
+    """Keeps a plain fraction whole and draws the rest by a power of its rank. Outside of a window it uses all data.
 
-    Of the m samples that are not plain, 1 - prune_ratio are drawn without replacement in proportion to
-    ((rank + 0.5) / m) ** (1 / (1 - prune_ratio) - 1), rank 0 the easiest by its last loss. Samples nobody has seen
-    rank as the hardest. This is the rule of Composer's selective backprop, with stored losses.
+    Of the m samples that are not plain, a fraction 1 - prune_ratio is drawn without replacement in proportion to
+    ((rank + 0.5) / m) ** (1 / (1 - prune_ratio) - 1), rank 0 the easiest by its last loss. Unseen samples rank as the
+    hardest. This is the rule of Composer's selective backprop, with stored losses.
 
     Args:
-        prune_ratio: Share left out of what is not plain, in [0, 1).
-        start: Share of the epochs after which pruning begins.
-        end: Share of the epochs after which it ends.
-        plain: Share of the samples, drawn uniformly each epoch, that is kept whatever its losses.
+        prune_ratio: Fraction left out of the samples that are not plain, in [0, 1).
+        start: Fraction of the epochs after which pruning begins.
+        end: Fraction of the epochs after which it ends.
+        plain: Fraction of the samples, drawn uniformly per epoch, that is kept whatever its losses.
     """
 
     prune_ratio: float
@@ -219,11 +222,11 @@ class SelectiveByRank:
             raise ConfigError(f"start must not be above end, got start={self.start} and end={self.end}.")
 
     def size(self, n: int, context: Context) -> int:
-        """All outside of the window; inside, the plain share and the nearest whole number to what the rest keeps."""
+        """Return `n` outside of the window; inside, the plain samples plus the rounded number kept of the rest."""
         return sum(self._parts(n)) if self._prunes(context) else n
 
     def select(self, table: Table, context: Context) -> Selection:
-        """The plain share, and a draw by rank from the rest."""
+        """Select the plain samples, and draw by rank from the rest."""
         everything = np.arange(context.n)
         if not self._prunes(context):
             return Selection(shuffled(everything, context))
@@ -238,7 +241,7 @@ class SelectiveByRank:
         return Selection(shuffled(np.flatnonzero(kept), context))
 
     def _parts(self, n: int) -> tuple[int, int]:
-        """How many are kept whole, and how many of the rest."""
+        """Return the number of plain samples, and the number kept of the rest."""
         plain = round(self.plain * n)
         by_rank = round((1 - self.prune_ratio) * (n - plain))
         if plain + by_rank < 1:
@@ -260,16 +263,16 @@ class SelectiveByRank:
 
 @dataclass(frozen=True)
 class OnlineBatchSelection:
-    """Samples are drawn without replacement in proportion to pressure ** (-rank / n), rank 0 the hardest.
+    """Draws samples without replacement in proportion to pressure ** (-rank / n), rank 0 the hardest.
 
-    Ranks go by the last loss; samples nobody has seen come before all others. The pressure is the ratio between the
-    weights of the hardest and the easiest sample. It goes geometrically from `start` in the first epoch to `end` in
-    the last; at 1 the draw is uniform.
+    Ranks go by the last loss; unseen samples come before all others. The pressure is the ratio between the weights of
+    the hardest and the easiest sample. It changes geometrically from `start` in the first epoch to `end` in the last;
+    at 1 the draw is uniform.
 
     Args:
-        prune_ratio: Share left out each epoch, in [0, 1).
+        prune_ratio: Fraction of the samples left out per epoch, in [0, 1).
         start: Pressure in the first epoch, at least 1.
-        end: Pressure in the last, at least 1. Where it differs from `start`, ``Pruner(..., epochs=...)`` is needed.
+        end: Pressure in the last, at least 1. If it differs from `start`, ``Pruner(..., epochs=...)`` is needed.
     """
 
     prune_ratio: float
@@ -285,7 +288,11 @@ class OnlineBatchSelection:
                 raise ConfigError(f"{name} must be a number, at least 1, got {value!r}.")
 
     def pressure(self, context: Context) -> float:
-        """How many times as likely the hardest sample is as the easiest to be drawn first in this epoch."""
+        """Return how many times as likely the hardest sample is as the easiest to be drawn first in this epoch.
+
+        Args:
+            context: The epoch's context.
+        """
         if self.start == self.end:
             return self.start
         if context.epochs is None:
@@ -297,12 +304,12 @@ class OnlineBatchSelection:
         return math.exp((1 - done) * math.log(self.start) + done * math.log(self.end))
 
     def size(self, n: int, context: Context) -> int:
-        """The nearest whole number to the share kept."""
-        self.pressure(context)  # or the number of epochs would be asked for at the first draw only
+        """Return the number of samples that the prune ratio keeps, rounded to the nearest."""
+        self.pressure(context)  # raises now, and not at the first selection, if the number of epochs is missing
         return count_kept(n, self.prune_ratio)
 
     def select(self, table: Table, context: Context) -> Selection:
-        """A draw by rank."""
+        """Draw by rank."""
         ranked = hardest_first(np.arange(context.n), table["score"], context)
         logarithms = np.arange(context.n) * (-math.log(self.pressure(context)) / context.n)
         drawn = weighted(logarithms, self.size(context.n, context), context)

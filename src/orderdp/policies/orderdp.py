@@ -1,7 +1,7 @@
-"""OrderDP: a uniform pool, and of it the samples that a rank rule keeps; by default those with the largest losses.
+"""OrderDP: a uniform pool, and the samples that a rank rule keeps of it; by default those with the largest losses.
 
-A rank rule sees the scores of a pool, -inf for what is outside it and +inf for what was never seen. Unseen samples come
-first whatever the rule: one that keeps the easiest would otherwise never see them.
+A rank rule gets the scores of a pool: -inf for samples outside it and +inf for unseen samples. Unseen samples come
+first under every rule: a rule that keeps the easiest would otherwise never keep them.
 """
 
 from __future__ import annotations
@@ -27,50 +27,62 @@ __all__ = ["Bottom", "Mixed", "Moving", "OrderDP", "RankRule", "Top", "Trimmed",
 
 @runtime_checkable
 class RankRule(Protocol):
-    """Chooses q of a pool."""
+    """Selects q samples of a pool."""
 
     def select(self, pooled: np.ndarray, q: int, context: Context) -> np.ndarray:
-        """Indices of the `q` samples kept of the pool. May use the memory of `pooled`."""
+        """Return the indices of the `q` samples kept of the pool. May overwrite `pooled`.
+
+        Args:
+            pooled: One score per sample: -inf outside the pool, +inf for unseen samples.
+            q: Number of samples to keep.
+            context: The epoch's context.
+        """
         ...
 
     def positions(self, s: int, q: int, context: Context) -> theory.RankRule:
-        """The same rule in the words of the theory, for a pool in which every sample was seen."""
+        """Return the same rule as an `orderdp.theory` rule, for a pool in which every sample was seen.
+
+        Args:
+            s: Size of the pool.
+            q: Number of samples kept.
+            context: The epoch's context.
+        """
         ...
 
 
 @dataclass(frozen=True)
 class Top:
-    """The largest losses."""
+    """Keeps the largest losses."""
 
     def select(self, pooled: np.ndarray, q: int, context: Context) -> np.ndarray:
-        """The `q` largest."""
+        """Select the `q` largest."""
         return draw.top_of_pool(pooled, q, tie_key(context))
 
     def positions(self, s: int, q: int, context: Context) -> theory.RankRule:
-        """The first q."""
+        """Return the rule that keeps the first q positions."""
         return theory.Top(q)
 
 
 @dataclass(frozen=True)
 class Bottom:
-    """The smallest losses."""
+    """Keeps the smallest losses."""
 
     def select(self, pooled: np.ndarray, q: int, context: Context) -> np.ndarray:
-        """The `q` smallest; unseen ones before them."""
+        """Select the `q` smallest, after all unseen samples."""
         np.negative(pooled, out=pooled, where=np.isfinite(pooled))
         return draw.top_of_pool(pooled, q, tie_key(context))
 
     def positions(self, s: int, q: int, context: Context) -> theory.RankRule:
-        """The last q."""
+        """Return the rule that keeps the last q positions."""
         return theory.Bottom(q)
 
 
 @dataclass(frozen=True)
 class Trimmed:
-    """The largest losses after a share of the pool's very largest, which may be wrong labels.
+    """Keeps the largest losses after skipping a fraction of the very largest, which may be wrong labels.
 
     Args:
-        share: Share of the pool that is skipped, in [0, 1).
+        share: Fraction of the pool that is skipped, in [0, 1).
     """
 
     share: float
@@ -79,7 +91,7 @@ class Trimmed:
         check_ratio("share", self.share)
 
     def select(self, pooled: np.ndarray, q: int, context: Context) -> np.ndarray:
-        """The `q` largest of what is left; unseen ones before them."""
+        """Select the `q` largest of the others, after all unseen samples."""
         seen = np.where(np.isposinf(pooled), np.float32(-np.inf), pooled)
         in_pool, n_seen = int((pooled > -np.inf).sum()), int((seen > -np.inf).sum())
         skip = min(round(self.share * n_seen), in_pool - q)
@@ -88,17 +100,17 @@ class Trimmed:
         return draw.top_of_pool(pooled, q, tie_key(context))
 
     def positions(self, s: int, q: int, context: Context) -> theory.RankRule:
-        """The q after those skipped."""
+        """Return the rule that keeps q positions after the skipped ones."""
         return theory.Trimmed(min(round(self.share * s), s - q), q)
 
 
 @dataclass(frozen=True)
 class Mixed:
-    """Some of the largest losses, and some drawn uniformly from the rest of the pool.
+    """Keeps some of the largest losses, and a uniform draw from the rest of the pool.
 
     Args:
-        top: Share of what is kept that goes by loss.
-        uniform: Share that is drawn; the two add up to 1.
+        top: Fraction of the kept samples that is selected by loss.
+        uniform: Fraction that is drawn uniformly; the two add up to 1.
     """
 
     _: KW_ONLY
@@ -112,7 +124,7 @@ class Mixed:
             raise ConfigError(f"top and uniform must add up to 1, got {self.top} and {self.uniform}.")
 
     def select(self, pooled: np.ndarray, q: int, context: Context) -> np.ndarray:
-        """The largest, and some of the others."""
+        """Select the largest, and draw some of the others."""
         by_loss = round(self.top * q)
         best = draw.top_of_pool(pooled, by_loss, tie_key(context)) if by_loss else np.empty(0, dtype=np.int64)
         pooled[best] = -np.inf
@@ -120,18 +132,18 @@ class Mixed:
         return np.sort(np.concatenate((best, drawn)))
 
     def positions(self, s: int, q: int, context: Context) -> theory.RankRule:
-        """The first of them, and some of the rest."""
+        """Return the rule that keeps the first positions and some of the rest."""
         by_loss = round(self.top * q)
         return theory.Mixed(by_loss, q - by_loss)
 
 
 @dataclass(frozen=True)
 class Moving:
-    """Hard samples early, easier ones late: a mix whose share by loss goes from `start` to `end` over training.
+    """Hard samples early, easier ones late: a mix whose fraction by loss moves from `start` to `end` over training.
 
     Args:
-        start: Share of what is kept that goes by loss in the first epoch.
-        end: The same in the last.
+        start: Fraction of the kept samples that is selected by loss in the first epoch.
+        end: The same in the last epoch.
     """
 
     start: float = 1.0
@@ -142,7 +154,11 @@ class Moving:
         check_ratio("end", self.end, one_allowed=True)
 
     def at(self, context: Context) -> Mixed:
-        """The mix of this epoch."""
+        """Return the mix of this epoch.
+
+        Args:
+            context: The epoch's context.
+        """
         if context.epochs is None:
             raise ConfigError("a rule that moves needs to know how long training is. Give Pruner(..., epochs=...).")
         done = context.epoch / max(1, context.epochs - 1)
@@ -150,11 +166,11 @@ class Moving:
         return Mixed(top=top, uniform=1 - top)
 
     def select(self, pooled: np.ndarray, q: int, context: Context) -> np.ndarray:
-        """As the mix of this epoch."""
+        """Select as the mix of this epoch does."""
         return self.at(context).select(pooled, q, context)
 
     def positions(self, s: int, q: int, context: Context) -> theory.RankRule:
-        """As the mix of this epoch."""
+        """Return the positions of the mix of this epoch."""
         return self.at(context).positions(s, q, context)
 
 
@@ -168,7 +184,7 @@ _RULES: dict[str, type[RankRule]] = {
 
 
 def as_rank_rule(select: object) -> RankRule:
-    """A rule; or the one that is called "top" or "bottom"; or the one a config file describes.
+    """Return a rule from a rule, from the name "top" or "bottom", or from the description in a config file.
 
     >>> as_rank_rule({"name": "trimmed", "share": 0.1})
     Trimmed(share=0.1)
@@ -190,7 +206,7 @@ def as_rank_rule(select: object) -> RankRule:
 
 
 def rule_config(rule: RankRule) -> str | dict[str, Any]:
-    """What `as_rank_rule` needs to make an equal rule, in plain values."""
+    """Return the plain values from which `as_rank_rule` makes an equal rule."""
     for name, kind in _RULES.items():
         if type(rule) is kind:
             parameters = dict(vars(rule))
@@ -198,15 +214,15 @@ def rule_config(rule: RankRule) -> str | dict[str, Any]:
     raise ConfigError(f"{type(rule).__name__} is no rule with a name; there are {', '.join(_RULES)}.")
 
 
-# A trimmed share that fits a large data set may, in a small class, be this much too large by rounding alone.
+# A trimmed fraction that fits a large data set may exceed a small class by this many samples through rounding alone.
 _ROUNDED = 2
 
 
 @dataclass(frozen=True, repr=False, init=False)
 class OrderDP:
-    """Each round draws a uniform pool of s of the n samples and keeps the q with the largest last-seen loss.
+    """Draws a uniform pool of s of the n samples and keeps the q of it with the largest last loss.
 
-    Say how much is pruned, or set the two dials of the method, or say how much is pruned and set one dial:
+    Give the prune ratio, or the two dials of the method, or the prune ratio and one dial:
 
     >>> OrderDP(prune_ratio=0.4).sizes(50_000)
     (44006, 30000)
@@ -216,15 +232,15 @@ class OrderDP:
     (40000, 30000)
 
     Args:
-        prune_ratio: Share of the data set left out each epoch, in [0, 1). The share kept is exact.
-        exploration: Size of the pool as a share of the data set, s/n, in (0, 1]. At 1 the rule is plain top-q.
-        exploitation: Share of the pool that is kept, q/s, in (0, 1]. At 1 the rule is plain random.
-        every: "epoch" draws once and goes through the kept samples in ordinary batches. "batch" lets every step
-            take the next share of the pool and train on its hardest samples, by the scores of that moment.
-        select: Which of the pool are kept: "top", "bottom", or a rank rule of `orderdp.policies`: `Trimmed`, `Mixed`,
-            `Moving`. Samples that were never seen come first in all of them.
-        unbiased: Whether to weight the kept samples so that the gradient is, on average over draws, that of the mean
-            over all data (Horvitz-Thompson). Needs a rule that can keep every rank, such as `Mixed`.
+        prune_ratio: Fraction of the samples left out per epoch, in [0, 1). The number kept is exact.
+        exploration: Size of the pool as a fraction of the data set, s/n, in (0, 1]. At 1 the rule is plain top-q.
+        exploitation: Fraction of the pool that is kept, q/s, in (0, 1]. At 1 the rule is plain random.
+        every: "epoch" selects once per epoch and serves the kept samples in ordinary batches. "batch" selects at every
+            step: it takes the next part of the pool and trains on its hardest samples, by their current scores.
+        select: Which samples of the pool are kept: "top", "bottom", or a rank rule of `orderdp.policies`: `Trimmed`,
+            `Mixed`, `Moving`. Unseen samples come first in all of them.
+        unbiased: Whether to weight the kept samples so that the expected gradient is that of the mean over all data
+            (Horvitz-Thompson). Needs a rule that can keep every rank, such as `Mixed`.
 
     With `prune_ratio` alone, exploration is ``(1 - prune_ratio) ** 0.25``: 0.88 at 40 % pruned, 0.84 at 50 %,
     0.74 at 70 %. On Fashion-MNIST and CIFAR-10 pools of that size were as good as any or better, and markedly
@@ -248,7 +264,7 @@ class OrderDP:
         select: str | RankRule = "top",
         unbiased: bool = False,
     ) -> None:
-        # Written out, because the parameter `select` has the name of a method and so cannot be a field.
+        # Written out, because the parameter `select` has the name of a method and cannot be a field.
         check_dials(prune_ratio, exploration, exploitation)
         if every not in ("epoch", "batch"):
             raise ConfigError(f'every must be "epoch" or "batch", got {every!r}.')
@@ -260,7 +276,7 @@ class OrderDP:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """What the constructor needs to make an equal policy, without what it would take by itself."""
+        """The constructor arguments of an equal policy, without those that have their default value."""
         given = {name: getattr(self, name) for name in ("prune_ratio", "exploration", "exploitation")}
         chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         if self.every != "epoch":
@@ -278,11 +294,15 @@ class OrderDP:
 
     @property
     def needs_feedback(self) -> bool:
-        """Whether a draw depends on the losses: not where the whole pool is kept."""
+        """Whether a selection depends on the losses: not if the whole pool is kept."""
         return not (self.prune_ratio == 0 or self.exploitation == 1)
 
     def with_ratio(self, prune_ratio: float) -> OrderDP:
-        """The same at another ratio. One dial stays as it is, unless it has become too small."""
+        """Return the same policy at another ratio. One dial stays, unless it becomes too small.
+
+        Args:
+            prune_ratio: The new ratio.
+        """
         dial = "exploitation" if self.exploration is None else "exploration"
         given = getattr(self, dial)
         dials = {} if given is None else {dial: max(given, 1 - prune_ratio)}
@@ -290,7 +310,11 @@ class OrderDP:
         return OrderDP(prune_ratio, **dials, **others)
 
     def sizes(self, n: int) -> tuple[int, int]:
-        """The size s of the pool and the number q kept of it, out of `n` samples."""
+        """Return the size s of the pool and the number q kept of it.
+
+        Args:
+            n: Number of samples.
+        """
         if not is_count(n):
             raise ConfigError(f"n must be a whole number of samples, at least 1, got {n!r}.")
         s, q = pool_sizes(int(n), self.prune_ratio, self.exploration, self.exploitation)
@@ -304,9 +328,9 @@ class OrderDP:
         return s, q
 
     def size(self, n: int, context: Context) -> int:
-        """How many of `n` samples an epoch trains on."""
+        """Return how many of `n` samples an epoch trains on."""
         s, q = self.sizes(n)
-        # Asked for in any case: a rule that moves says now, and not at some draw, that it needs to know the epochs.
+        # Called in any case: a moving rule raises now, and not at some selection, if the number of epochs is missing.
         positions = self.rule.positions(s, q, context)
         reason = positions.never_kept(n, s) if self.unbiased else None
         if reason is not None:
@@ -317,7 +341,7 @@ class OrderDP:
         return q
 
     def select(self, table: Table, context: Context) -> Selection:
-        """Draws a pool, keeps its largest scores, shuffles them."""
+        """Draw a pool, keep its largest scores, shuffle them."""
         s, q = self.sizes(context.n)
         if s == q:  # the whole pool is kept, whatever its scores
             return Selection(self.candidates(context))
@@ -325,21 +349,21 @@ class OrderDP:
         return Selection(kept, self._weights(table["score"], s, q, context)[kept] if self.unbiased else None)
 
     def candidates(self, context: Context) -> np.ndarray:
-        """The pool in random order."""
+        """Return the pool in random order."""
         s, _ = self.sizes(context.n)
         return shuffled(np.flatnonzero(draw.pool_mask(context.n, s, streams(context))), context)
 
     def select_from(self, part: np.ndarray, scores: np.ndarray, count: int, context: Context) -> np.ndarray:
-        """The `count` that the rule keeps of one step's share of the pool."""
+        """Select the `count` samples that the rule keeps of one step's part of the pool."""
         if self.rule == Top():
             return draw.top_of_part(part, scores, count, tie_key(context))
-        # The rule works by position in the share, so its streams must differ between steps: by the first candidate.
+        # The rule works by position in the part, so its streams must differ between steps: by the first candidate.
         here = Context(len(part), context.epoch, key64(context.seed, "part", int(part[0])), context.epochs)
         kept: np.ndarray = part[self.rule.select(scores.copy(), count, here)]
         return kept
 
     def _weights(self, scores: np.ndarray, s: int, q: int, context: Context) -> np.ndarray:
-        """Horvitz-Thompson weights by the ranks of the table at the draw; unseen samples are tied, above all others."""
+        """Return Horvitz-Thompson weights by the table's current ranks; unseen samples are tied, above all others."""
         seen = np.isfinite(scores)
         highest = float(scores[seen].max()) if seen.any() else 0.0
         ranked = np.where(seen, scores.astype(np.float64), highest + 1.0)

@@ -60,22 +60,22 @@ NAMES: dict[str, type[Any]] = {
 }
 
 
-#: Policies that a run records for itself before it trains, so that there is nothing to build them from.
+#: Policies that a run records before it trains, so that they cannot be built from parameters.
 RECORDED = ("proxy-plan",)
 
 
-#: What can be said of every policy, besides its own parameters.
+#: Options of every policy, besides its own parameters.
 _OPTIONS = ("balanced", "schedule", "tail")
 
 
 def card(name: str) -> str:
-    """The card of the policy called `name`: its rule, parameters, cost, guarantees."""
+    """Return the card of the policy called `name`: its rule, parameters, cost, guarantees."""
     checked_name(name, (*NAMES, *RECORDED), "policy")
     return read_card("policies", name)
 
 
 def summary(name: str) -> str:
-    """What the policy called `name` does, in one sentence."""
+    """Return what the policy called `name` does, in one sentence."""
     return one_sentence(card(name))
 
 
@@ -87,7 +87,7 @@ def build(
     tail: float | None = None,
     **parameters: Any,
 ) -> Policy:
-    """The policy called `name` with these parameters.
+    """Build the policy called `name` with these parameters.
 
     >>> build("orderdp", prune_ratio=0.4)
     OrderDP(prune_ratio=0.4)
@@ -96,10 +96,10 @@ def build(
 
     Args:
         name: One of `NAMES`.
-        balanced: Whether each class keeps its share of the data.
+        balanced: Whether each class keeps its fraction of the data.
         schedule: How the prune ratio changes over training: the name of a schedule and its parameters.
-        tail: The last share of training that draws uniformly, at the same ratio.
-        **parameters: Those of the policy.
+        tail: Last fraction of training, which selects uniformly at the same ratio.
+        **parameters: Parameters of the policy.
     """
     checked_name(name, NAMES, "policy")
     kind = NAMES[name]
@@ -129,10 +129,15 @@ def build(
 
 
 def build_at(name: str, prune_ratio: float | None, **parameters: Any) -> Policy:
-    """The policy called `name` that leaves out, at least nominally, this share; whatever it calls its ratio.
+    """Build the policy called `name` with this nominal prune ratio, whatever its parameter is called.
 
     >>> build_at("kakurenbo", 0.3)
     Kakurenbo(fraction=0.3, tau=0.7, drops=(), factors=(0.8, 0.6, 0.4))
+
+    Args:
+        name: One of `NAMES`.
+        prune_ratio: Fraction left out; None if the parameters set it.
+        **parameters: Further parameters of the policy.
     """
     checked_name(name, NAMES, "policy")
     kind = NAMES[name]
@@ -148,7 +153,7 @@ def build_at(name: str, prune_ratio: float | None, **parameters: Any) -> Policy:
 
 
 def config_of(policy: Any) -> dict[str, Any]:
-    """What `build` needs to make an equal policy, in plain values: its name and its parameters.
+    """Return the plain values from which `build` makes an equal policy: its name and its parameters.
 
     >>> config_of(build("rs2", prune_ratio=0.5))
     {'name': 'rs2', 'prune_ratio': 0.5}
@@ -162,7 +167,7 @@ def config_of(policy: Any) -> dict[str, Any]:
     for name, kind in NAMES.items():
         if type(policy) is kind:
             own = getattr(policy, "parameters", None)
-            # Not asdict, which would take values within it apart as well.
+            # Not asdict, which would also convert nested values.
             fields = {field.name: getattr(policy, field.name) for field in dataclasses.fields(policy)}
             parameters = fields if own is None else own
             return {"name": name, **{key: _plain(value) for key, value in parameters.items()}}

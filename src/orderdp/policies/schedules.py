@@ -1,4 +1,4 @@
-"""Prune ratios that change over training, for any policy that has one."""
+"""Schedules: prune ratios that change over training, for any policy with a ratio."""
 
 from __future__ import annotations
 
@@ -33,16 +33,25 @@ __all__ = [
 
 @runtime_checkable
 class Schedule(Protocol):
-    """Says how much is pruned in an epoch."""
+    """Defines the prune ratio of every epoch."""
 
     def ratio(self, epoch: int, epochs: int | None) -> float:
-        """The prune ratio of `epoch`, of so many planned; None where nobody said."""
+        """Return the prune ratio of `epoch`.
+
+        Args:
+            epoch: The epoch, from 0.
+            epochs: Number of planned epochs; None if not given.
+        """
         ...
 
 
 @dataclass(frozen=True)
 class Constant:
-    """The same ratio in every epoch."""
+    """The same ratio in every epoch.
+
+    Args:
+        prune_ratio: Fraction of the samples left out per epoch, in [0, 1).
+    """
 
     prune_ratio: float
 
@@ -50,13 +59,18 @@ class Constant:
         check_ratio("prune_ratio", self.prune_ratio)
 
     def ratio(self, epoch: int, epochs: int | None) -> float:
-        """Always the same."""
+        """Return the same ratio for every epoch."""
         return self.prune_ratio
 
 
 @dataclass(frozen=True)
 class WarmUp:
-    """All data in the first epochs, then a ratio."""
+    """All data in the first epochs, then a ratio.
+
+    Args:
+        prune_ratio: Fraction of the samples left out after the warm-up, in [0, 1).
+        epochs: Number of epochs that use all data.
+    """
 
     prune_ratio: float
     epochs: int
@@ -67,13 +81,18 @@ class WarmUp:
             raise ConfigError(f"epochs must be a whole number, at least 0, got {self.epochs!r}.")
 
     def ratio(self, epoch: int, epochs: int | None) -> float:
-        """Nothing at first."""
+        """Return 0 in the first epochs, then the ratio."""
         return 0.0 if epoch < self.epochs else self.prune_ratio
 
 
 @dataclass(frozen=True)
 class Linear:
-    """From one ratio in the first epoch to another in the last, in a straight line."""
+    """From one ratio in the first epoch to another in the last, in a straight line.
+
+    Args:
+        start: Ratio of the first epoch, in [0, 1).
+        end: Ratio of the last epoch, in [0, 1).
+    """
 
     start: float
     end: float
@@ -83,22 +102,27 @@ class Linear:
         check_ratio("end", self.end)
 
     def ratio(self, epoch: int, epochs: int | None) -> float:
-        """On the line."""
+        """Return the ratio on the line."""
         return self.start + (self.end - self.start) * _done(epoch, epochs)
 
 
 @dataclass(frozen=True)
 class Cosine(Linear):
-    """From one ratio to another along half a cosine: slowly, fast, slowly."""
+    """From one ratio in the first epoch to another in the last, along half a cosine: slowly, fast, slowly."""
 
     def ratio(self, epoch: int, epochs: int | None) -> float:
-        """On the curve."""
+        """Return the ratio on the curve."""
         return self.start + (self.end - self.start) * (1 - math.cos(math.pi * _done(epoch, epochs))) / 2
 
 
 @dataclass(frozen=True)
 class Tail:
-    """A ratio, and all data in the last share of the epochs."""
+    """A ratio, and all data in the last fraction of the epochs.
+
+    Args:
+        prune_ratio: Fraction of the samples left out before the tail, in [0, 1).
+        share: Fraction of the epochs that use all data, in [0, 1].
+    """
 
     prune_ratio: float
     share: float = 0.125
@@ -108,7 +132,7 @@ class Tail:
         check_ratio("share", self.share, one_allowed=True)
 
     def ratio(self, epoch: int, epochs: int | None) -> float:
-        """Nothing at the end; the start of the end is counted in whole epochs."""
+        """Return 0 in the tail, whose length is rounded to whole epochs."""
         planned = _planned(epochs)
         return 0.0 if epoch >= planned - round(self.share * planned) else self.prune_ratio
 
@@ -123,8 +147,8 @@ class Exponential:
     [0.0, 0.2, 0.36, 0.0]
 
     Args:
-        decay: Share of an epoch's data that the next one keeps, in (0, 1].
-        full_last: How many epochs at the end use all data.
+        decay: Fraction of an epoch's data that the next epoch keeps, in (0, 1].
+        full_last: Number of epochs at the end that use all data.
     """
 
     decay: float
@@ -136,20 +160,25 @@ class Exponential:
             raise ConfigError(f"full_last must be a whole number, at least 0, got {self.full_last!r}.")
 
     def ratio(self, epoch: int, epochs: int | None) -> float:
-        """What the powers leave out; nothing at the end."""
+        """Return 1 - decay ** epoch; 0 in the last epochs."""
         is_last = self.full_last > 0 and epoch >= _planned(epochs) - self.full_last
         return 0.0 if is_last else 1 - self.decay**epoch
 
 
 @dataclass(frozen=True)
 class RatioFunction:
-    """Any function of the epoch and the number of epochs. Checkpoints know it by its name."""
+    """Any function of the epoch and the number of epochs. Checkpoints store its name.
+
+    Args:
+        function: Takes the epoch and the number of planned epochs (or None); returns the ratio.
+        name: The name in checkpoints: change it when the function changes.
+    """
 
     function: Callable[[int, int | None], float] = field(repr=False)
     name: str = "function"
 
     def ratio(self, epoch: int, epochs: int | None) -> float:
-        """What the function says, checked."""
+        """Return the value of the function, checked."""
         value = self.function(epoch, epochs)
         check_ratio(f"the ratio of epoch {epoch}", value)
         return float(value)
@@ -165,8 +194,8 @@ class Scheduled(PolicyWrapper):
     [100, 100, 50, 50]
 
     Args:
-        policy: Any policy with a prune ratio; the schedule's takes its place.
-        schedule: How much is pruned when.
+        policy: Any policy with a prune ratio; the schedule replaces the ratio.
+        schedule: The prune ratio of every epoch.
     """
 
     policy: Policy
@@ -182,28 +211,32 @@ class Scheduled(PolicyWrapper):
 
     @property
     def needs_feedback(self) -> bool:
-        """As the policy does at a ratio that leaves something out: its own, which may be 0, is not used."""
+        """Whether the policy needs feedback at a ratio above 0: its own ratio, which may be 0, is not used."""
         return bool(getattr(with_ratio(self.policy, 0.5), "needs_feedback", True))
 
     def at(self, context: Context) -> Policy:
-        """The policy of one epoch."""
+        """Return the policy of one epoch.
+
+        Args:
+            context: The epoch's context.
+        """
         ratio = self.schedule.ratio(context.epoch, context.epochs)
         return FullData() if ratio == 0 else with_ratio(self.policy, ratio)
 
     def size(self, n: int, context: Context) -> int | None:
-        """That of the epoch's policy."""
+        """Return the size of the epoch's policy."""
         return self.at(context).size(n, context)
 
     def size_bounds(self, n: int, context: Context) -> tuple[int, int]:
-        """Those of the epoch's policy."""
+        """Return the bounds of the epoch's policy."""
         return size_bounds(self.at(context), n, context)
 
     def nominal_ratio(self, context: Context) -> float | None:
-        """That of the epoch's policy."""
+        """Return the nominal ratio of the epoch's policy."""
         return nominal_ratio(self.at(context), context.n, context)
 
     def select(self, table: Table, context: Context) -> Selection:
-        """As the epoch's policy does, which is told how much its predecessors kept."""
+        """Select as the epoch's policy does, given the sizes of the earlier epochs."""
         policy = self.at(context)
         earlier = None if policy.size(context.n, context) is None else partial(self._kept, context)
         return policy.select(table, replace(context, earlier=earlier))
@@ -226,10 +259,14 @@ SCHEDULES: dict[str, type[Schedule]] = {
 
 
 def build_schedule(name: str, **parameters: Any) -> Schedule:
-    """The schedule called `name` with these parameters.
+    """Build the schedule called `name` with these parameters.
 
     >>> build_schedule("tail", prune_ratio=0.5)
     Tail(prune_ratio=0.5, share=0.125)
+
+    Args:
+        name: One of `SCHEDULES`.
+        **parameters: Parameters of the schedule.
     """
     checked_name(name, SCHEDULES, "schedule")
     try:
@@ -239,7 +276,7 @@ def build_schedule(name: str, **parameters: Any) -> Schedule:
 
 
 def schedule_config(schedule: Schedule) -> dict[str, Any]:
-    """What `build_schedule` needs to make an equal schedule, in plain values."""
+    """Return the plain values from which `build_schedule` makes an equal schedule."""
     for name, kind in SCHEDULES.items():
         if type(schedule) is kind:
             return {"name": name, **vars(schedule)}

@@ -1,4 +1,4 @@
-"""Policies that go by how predictions vary: active bias and dynamic uncertainty."""
+"""Policies that select by the variation of predictions: active bias and dynamic uncertainty."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ __all__ = ["ActiveBias", "DynamicUncertainty"]
 
 @dataclass(frozen=True)
 class ActiveBias:
-    """Weighs samples by how uncertain the probability of their class has been over training.
+    """Weights samples by the uncertainty of the probability of their class over training.
 
     The uncertainty is sqrt(var + var^2 / (h - 1)) of the h probabilities recorded so far, plus a constant.
 
     ``update`` needs one more argument: ``probability``, the predicted probability of each sample's own class.
-    `orderdp.losses.predictions` makes it from logits.
+    `orderdp.losses.predictions` computes it from logits.
 
     Args:
-        prune_ratio: Share left out each epoch, in [0, 1).
-        by: "weights" trains on a uniform draw and weighs the losses, 1 on average; "sampling" draws the samples by
-            their uncertainty and leaves the losses alone.
-        epsilon: The constant; None for the mean uncertainty, which keeps weights within a factor of each other.
+        prune_ratio: Fraction of the samples left out per epoch, in [0, 1).
+        by: "weights" trains on a uniform draw and weights the losses, 1 on average; "sampling" draws the samples by
+            their uncertainty and does not weight the losses.
+        epsilon: The constant; None for the mean uncertainty, which bounds the ratio of the weights.
     """
 
     prune_ratio: float = 0.0
@@ -53,13 +53,13 @@ class ActiveBias:
             raise ConfigError(f"epsilon must be a number above 0 or None, got {self.epsilon!r}.")
 
     def size(self, n: int, context: Context) -> int:
-        """The nearest whole number to the share kept."""
+        """Return the number of samples that the prune ratio keeps, rounded to the nearest."""
         return count_kept(n, self.prune_ratio)
 
     def compute_columns(
         self, rows: Rows, losses: torch.Tensor, *, probability: torch.Tensor
     ) -> dict[str, torch.Tensor]:
-        """Running mean and spread of the probability."""
+        """Return the running mean and spread of the probability."""
         history = rows["history"] + 1
         distance = probability - rows["probability_mean"]
         mean = rows["probability_mean"] + distance / history
@@ -67,19 +67,23 @@ class ActiveBias:
         return {"score": losses, "probability_mean": mean, "probability_spread": spread, "history": history}
 
     def select(self, table: Table, context: Context) -> Selection:
-        """A uniform draw with weights, or a draw by weight."""
+        """Draw uniformly with weights, or draw by weight."""
         k = self.size(context.n, context)
         weights = self.weights(table)
         if self.by == "weights":
             indices = shuffled(uniform(np.arange(context.n), k, context, "part"), context)
             return Selection(indices, weights[indices].astype(np.float32))
-        # The k largest of log(u) / w are a draw without replacement, each time by weight among what is left.
+        # The k largest of log(u) / w are a draw without replacement, each by weight among the remaining samples.
         luck = np.log1p(-context.rng("epoch", context.epoch, "luck").random(context.n)) / weights
         first = np.where(np.isinf(table["score"]), np.inf, luck)
         return Selection(shuffled(top(first, k, context), context))
 
     def weights(self, table: Table) -> np.ndarray:
-        """A weight for each sample, 1 on average; 1 where fewer than two probabilities are known."""
+        """Return one weight per sample, 1 on average; 1 if fewer than two probabilities are known.
+
+        Args:
+            table: What is stored per sample.
+        """
         history = table["history"].astype(np.float64)
         known = history >= 2
         if not known.any():
@@ -96,18 +100,18 @@ class ActiveBias:
 
 @dataclass(frozen=True)
 class DynamicUncertainty:
-    """The largest mean, over all windows so far, of the standard deviation of p(y given x) within a window.
+    """Keeps the largest mean, over all windows so far, of the standard deviation of p(y given x) within a window.
 
-    The first epochs train on all data, to fill the windows; after them a new choice is made every epoch. A sample
-    whose window is not full yet comes first.
+    The first epochs train on all data, to fill the windows; after them every epoch makes a new selection. Samples whose
+    window is not full yet come first.
 
     ``update`` needs one more argument: ``probability``, the predicted probability of each sample's own class.
-    `orderdp.losses.predictions` makes it from logits.
+    `orderdp.losses.predictions` computes it from logits.
 
     Args:
-        prune_ratio: Share left out each epoch after the first ones, in [0, 1).
-        window: How many of a sample's probabilities a window holds.
-        warm_up: How many epochs train on all data; None for as many as fill a window.
+        prune_ratio: Fraction of the samples left out per epoch after the first ones, in [0, 1).
+        window: Number of a sample's probabilities that a window holds.
+        warm_up: Number of epochs that train on all data; None for as many as fill a window.
     """
 
     prune_ratio: float
@@ -124,7 +128,7 @@ class DynamicUncertainty:
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """The last probabilities in a ring, how many there have been, and the sum of the windows' deviations."""
+        """The last probabilities in a ring, their number so far, and the sum of the windows' deviations."""
         ring = tuple(Column(name, initial=0.0) for name in self._ring)
         return (*ring, Column("history", initial=0, dtype="int16"), Column("deviations", initial=0.0))
 
@@ -133,14 +137,14 @@ class DynamicUncertainty:
         return [f"probability_{place}" for place in range(self.window)]
 
     def size(self, n: int, context: Context) -> int:
-        """All at first, then the nearest whole number to the share kept."""
+        """Return `n` in the first epochs, then the number of samples that the prune ratio keeps."""
         first = self.window if self.warm_up is None else self.warm_up
         return n if context.epoch < first else count_kept(n, self.prune_ratio)
 
     def compute_columns(
         self, rows: Rows, losses: torch.Tensor, *, probability: torch.Tensor
     ) -> dict[str, torch.Tensor]:
-        """The probability in its place of the ring; a full ring adds its deviation to the sum."""
+        """Store the probability in its slot of the ring; a full ring adds its deviation to the sum."""
         history = rows["history"]
         new: dict[str, torch.Tensor] = {"score": losses, "history": history + 1}
         total = squares = probability.new_zeros(len(losses))
@@ -154,7 +158,7 @@ class DynamicUncertainty:
         return new
 
     def select(self, table: Table, context: Context) -> Selection:
-        """The most uncertain."""
+        """Select the most uncertain samples."""
         windows = table["history"].astype(np.float32) - (self.window - 1)
         uncertainty = np.where(windows > 0, table["deviations"] / np.maximum(windows, 1), np.inf)
         return Selection(shuffled(top(uncertainty, self.size(context.n, context), context), context))

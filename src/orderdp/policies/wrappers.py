@@ -1,4 +1,4 @@
-"""Policies around another policy: budgets, uniform tails, class balance."""
+"""Policies that wrap another policy: budgets, uniform tails, class balance."""
 
 from __future__ import annotations
 
@@ -31,44 +31,44 @@ __all__ = ["Balanced", "Budget", "PolicyWrapper", "UniformTail", "refuse_budget"
 
 
 class PolicyWrapper:
-    """A policy round another one, which it calls ``policy``."""
+    """Base of policies that wrap another policy, their attribute ``policy``."""
 
     policy: Policy
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """What the policy needs remembered."""
+        """The columns that the policy needs."""
         return tuple(getattr(self.policy, "columns", ()))
 
     @property
     def needs_feedback(self) -> bool:
-        """As the policy does."""
+        """Whether the policy needs feedback."""
         return bool(getattr(self.policy, "needs_feedback", True))
 
     @property
     def compute_columns(self) -> Callable[..., Mapping[str, Any]] | None:
-        """As the policy does."""
+        """The policy's ``compute_columns``; None if it has none."""
         own: Callable[..., Mapping[str, Any]] | None = getattr(self.policy, "compute_columns", None)
         return own
 
     def total(self, n: int, epochs: int | None) -> int | None:
-        """As the policy does."""
+        """Return the policy's total; None if it has none."""
         return total_samples(self.policy, n, epochs)
 
     def epoch_sizes(self, n: int, epochs: int | None) -> list[int] | None:
-        """As the policy does."""
+        """Return the policy's epoch sizes; None if they are not known in advance."""
         return epoch_sizes(self.policy, n, epochs)
 
     @property
     def lr_scale(self) -> Callable[[int, int], float] | None:
-        """As the policy does."""
+        """The policy's ``lr_scale``; None if it has none."""
         own: Callable[[int, int], float] | None = getattr(self.policy, "lr_scale", None)
         return own
 
 
 @dataclass(frozen=True, init=False, repr=False)
 class Budget(PolicyWrapper):
-    """Training ends when a share of the samples of full training is spent, however many epochs that takes.
+    """Ends training when a fraction of the samples of full training is spent, however many epochs that takes.
 
     ::
 
@@ -78,8 +78,8 @@ class Budget(PolicyWrapper):
             for index, (x, y) in loader:
                 ...
 
-    By default each epoch takes everything that is not learned and a tenth of the rest: fewer epochs of all data where
-    nothing is learned, more and shorter epochs where much is.
+    By default each epoch trains on all samples that are not learned and on a tenth of the rest: fewer epochs of all
+    data if nothing is learned, more and shorter epochs if much is.
 
     >>> Budget(0.5, learned=0.95)
     Budget(0.5, learned=0.95)
@@ -87,11 +87,11 @@ class Budget(PolicyWrapper):
     250000
 
     Args:
-        share: Share of ``epochs`` epochs of all data that is spent, in (0, 1].
+        share: Fraction of ``epochs`` epochs of all data that is spent, in (0, 1].
         learned: When a sample is learned, as in `SkipLearned`.
-        refresh: Share of the learned samples that an epoch trains on, as in `SkipLearned`.
-        policy: Another policy that says what an epoch trains on. With `FullData` the budget is fewer epochs, to the
-            sample.
+        refresh: Fraction of the learned samples that an epoch trains on, as in `SkipLearned`.
+        policy: Another policy that selects what an epoch trains on. With `FullData` the budget means fewer epochs,
+            exact to the sample.
     """
 
     share: float
@@ -120,7 +120,7 @@ class Budget(PolicyWrapper):
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """What the constructor needs to make an equal policy, without what it would take by itself."""
+        """The constructor arguments of an equal policy, without those that have their default value."""
         chosen: dict[str, Any] = {"share": self.share}
         default = SkipLearned()
         if type(self.policy) is not SkipLearned or self.policy.unbiased:
@@ -138,12 +138,17 @@ class Budget(PolicyWrapper):
 
     @staticmethod
     def parameters_at(prune_ratio: float) -> dict[str, Any]:
-        """With which this share of full training is left out."""
+        """Return the parameters that leave out this fraction of full training."""
         check_ratio("prune_ratio", prune_ratio)
         return {"share": round(1 - prune_ratio, 12)}
 
     def total(self, n: int, epochs: int | None) -> int:
-        """How many samples the whole training is trained on, repeats included."""
+        """Return the number of samples in the whole training, repeats included.
+
+        Args:
+            n: Number of samples.
+            epochs: Number of planned epochs of full training.
+        """
         if epochs is None:
             raise ConfigError(
                 "a budget is a share of full training and needs to know how many epochs that has. Give Pruner(..., "
@@ -155,7 +160,12 @@ class Budget(PolicyWrapper):
         return total
 
     def epoch_sizes(self, n: int, epochs: int | None) -> list[int] | None:
-        """The size of every epoch, where that is known in advance and no sample is left out by batching; else None."""
+        """Return the size of every epoch, if known in advance and if batching drops no sample; otherwise None.
+
+        Args:
+            n: Number of samples.
+            epochs: Number of planned epochs of full training.
+        """
         left = self.total(n, epochs)
         sizes: list[int] = []
         while left > 0:
@@ -167,26 +177,26 @@ class Budget(PolicyWrapper):
         return sizes
 
     def size(self, n: int, context: Context) -> None:
-        """It depends on what is left."""
+        """Return None: the size depends on the rest of the budget."""
         return
 
     def size_bounds(self, n: int, context: Context) -> tuple[int, int]:
-        """What the policy may take, and no more than is left."""
+        """Return the bounds of the policy, limited to the rest of the budget."""
         fewest, most = size_bounds(self.policy, n, context)
         left = self.left(context)
         return min(fewest, left), min(most, left)
 
     def nominal_ratio(self, context: Context) -> float:
-        """The share of full training that is left out."""
+        """Return the fraction of full training that is left out."""
         return 1 - self.share
 
     def select(self, table: Table, context: Context) -> Selection:
-        """As the policy does; in the last epoch as many as are left."""
+        """Select as the policy does; in the last epoch no more than the rest of the budget."""
         selection = self.policy.select(table, context)
         left = self.left(context)
         if len(selection) <= left:
             return selection
-        # By index and not by place in the order: so ranks that each hold a part of the samples draw the same.
+        # By index and not by position in the order: so that ranks that each hold a shard draw the same samples.
         kept = np.zeros(context.n, dtype=np.bool_)
         kept[uniform(np.sort(selection.indices), left, context, "budget")] = True
         places = kept[selection.indices]
@@ -194,12 +204,16 @@ class Budget(PolicyWrapper):
         return Selection(selection.indices[places], None if weights is None else weights[places])
 
     def left(self, context: Context) -> int:
-        """Samples that may still be trained on; one at least, so that an epoch is never empty."""
+        """Return the rest of the budget in samples; at least one, so that an epoch is never empty.
+
+        Args:
+            context: The epoch's context.
+        """
         return max(1, self.total(context.n, context.epochs) - context.trained)
 
 
 def refuse_budget(policy: object, reason: str) -> None:
-    """Raises where the policy, or one inside it, is a budget."""
+    """Raise if the policy, or one inside it, is a budget."""
     inside = policy
     while inside is not None:
         if isinstance(inside, Budget):
@@ -212,10 +226,10 @@ def refuse_budget(policy: object, reason: str) -> None:
 
 @dataclass(frozen=True)
 class UniformTail(PolicyWrapper):
-    """A policy; and in the last share of training, as many samples as it would keep, drawn uniformly from all.
+    """A policy; and in the last fraction of training, as many samples as it would keep, drawn uniformly from all.
 
-    Keeping the hardest samples harms most at the end, when the learning rate is small and what is trained on last is
-    remembered best.
+    Keeping the hardest samples harms most at the end, when the learning rate is small and the last samples have the
+    most lasting effect on the model.
 
     >>> from orderdp.policies.orderdp import OrderDP
     >>> policy = UniformTail(OrderDP(0.5), 0.3)
@@ -223,8 +237,8 @@ class UniformTail(PolicyWrapper):
     [False, False, True, True]
 
     Args:
-        policy: What decides before the tail.
-        tail: The share of training that is tail, in [0, 1]: of the epochs, or of the samples under a `Budget`.
+        policy: Selects the samples before the tail.
+        tail: Fraction of training that is the tail, in [0, 1]: of the epochs, or of the samples under a `Budget`.
     """
 
     policy: Policy
@@ -236,7 +250,11 @@ class UniformTail(PolicyWrapper):
             raise ConfigError('a uniform tail needs a policy that draws once an epoch, got every="batch".')
 
     def in_tail(self, context: Context) -> bool:
-        """Whether the epoch belongs to the tail; its start is counted in whole epochs."""
+        """Return True if the epoch is in the tail, whose length is rounded to whole epochs.
+
+        Args:
+            context: The epoch's context.
+        """
         if context.total is not None:
             return context.trained >= (1 - self.tail) * context.total
         if context.epochs is None:
@@ -244,26 +262,26 @@ class UniformTail(PolicyWrapper):
         return context.epoch >= context.epochs - round(self.tail * context.epochs)
 
     def with_ratio(self, prune_ratio: float) -> UniformTail:
-        """The same with the policy at another ratio."""
+        """Return the same wrapper with the policy at another ratio."""
         if not has_ratio(self.policy):
             raise ConfigError(f"{self.policy} has no prune ratio that could be changed.")
         return replace(self, policy=with_ratio(self.policy, prune_ratio))
 
     def size(self, n: int, context: Context) -> int | None:
-        """That of the policy."""
-        self.in_tail(context)  # says now, and not at some draw, that it needs to know the epochs
+        """Return the size of the policy."""
+        self.in_tail(context)  # raises now, and not at some selection, if the number of epochs is missing
         return self.policy.size(n, context)
 
     def size_bounds(self, n: int, context: Context) -> tuple[int, int]:
-        """Those of the policy."""
+        """Return the bounds of the policy."""
         return size_bounds(self.policy, n, context)
 
     def nominal_ratio(self, context: Context) -> float | None:
-        """That of the policy."""
+        """Return the nominal ratio of the policy."""
         return nominal_ratio(self.policy, context.n, context)
 
     def select(self, table: Table, context: Context) -> Selection:
-        """As the policy does, or uniformly."""
+        """Select as the policy does, or uniformly in the tail."""
         if not self.in_tail(context):
             return self.policy.select(table, context)
         size = self.policy.size(context.n, context)
@@ -273,9 +291,9 @@ class UniformTail(PolicyWrapper):
 
 @dataclass(frozen=True)
 class Balanced(PolicyWrapper):
-    """A policy applied to each class by itself, so that every class keeps its share of the data.
+    """Applies a policy to each class separately, so that every class keeps its fraction of the data.
 
-    Budgets are proportional to the classes' sizes and add up to exactly what the policy keeps without them.
+    The numbers kept are proportional to the class sizes and add up to exactly what the policy keeps without classes.
 
     >>> from orderdp.policies.orderdp import OrderDP
     >>> labels = np.repeat([0, 1], [90, 10])
@@ -283,7 +301,7 @@ class Balanced(PolicyWrapper):
     50
 
     Args:
-        policy: Any policy with a prune ratio that it keeps to exactly. ``Pruner(..., labels=...)`` brings the classes.
+        policy: Any policy that keeps exactly its prune ratio. ``Pruner(..., labels=...)`` gives the classes.
     """
 
     policy: Policy
@@ -299,11 +317,11 @@ class Balanced(PolicyWrapper):
             raise ConfigError('class balance needs a policy that draws once an epoch, got every="batch".')
 
     def with_ratio(self, prune_ratio: float) -> Balanced:
-        """The same with another ratio."""
+        """Return the same wrapper with the policy at another ratio."""
         return Balanced(with_ratio(self.policy, prune_ratio))
 
     def size(self, n: int, context: Context) -> int:
-        """As many as the policy keeps without classes."""
+        """Return the number of samples the policy keeps without classes."""
         if context.labels is None:
             raise ConfigError("class balance needs the class of every sample. Give Pruner(..., labels=...).")
         size = self.policy.size(n, context)
@@ -320,7 +338,7 @@ class Balanced(PolicyWrapper):
         return size
 
     def select(self, table: Table, context: Context) -> Selection:
-        """What the policy keeps of each class, in one random order."""
+        """Select what the policy keeps of each class, in one random order."""
         total = self.size(context.n, context)
         assert context.labels is not None
         groups = _members(context.labels)
@@ -344,8 +362,8 @@ class Balanced(PolicyWrapper):
                 ) from error
             kept.append(members[part.indices])
             weighted = weighted or part.weights is not None
-            # Inside its class a sample weighs budget / (size * pi); of all kept, total / (n * pi). A class that is kept
-            # whole or by chance alone comes without weights: inside it they are 1.
+            # Inside its class the weight of a sample is budget / (size * pi); among all kept, total / (n * pi). A class
+            # that is kept whole or drawn uniformly has no weights: inside it they are 1.
             inside_class = 1.0 if part.weights is None else part.weights
             dense[kept[-1]] = inside_class * (total * len(members) / (context.n * budget))
         indices = shuffled(np.concatenate(kept), context)
@@ -353,7 +371,7 @@ class Balanced(PolicyWrapper):
 
 
 def _budget_then(kept: Callable[[int], int], sizes: np.ndarray, number: int, epoch: int) -> int:
-    """What a class was allowed in an earlier epoch."""
+    """Return the number of samples that a class kept in an earlier epoch."""
     return int(proportional(sizes, kept(epoch))[number])
 
 
@@ -371,7 +389,7 @@ class _Part:
 
 
 def _members(labels: np.ndarray) -> list[np.ndarray]:
-    """The samples of each class, in the order of the classes."""
+    """Return the samples of each class, in the order of the classes."""
     codes = labels.astype(np.int64) - int(labels.min())
     if codes.max() >= 1 << 16:
         codes = np.unique(labels, return_inverse=True)[1]

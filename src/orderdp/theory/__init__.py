@@ -1,6 +1,6 @@
 """The mathematics of OrderDP as functions. Numpy only.
 
-Letters are the paper's: n samples, a pool of s of them, of which q are kept; rank j = 1 is the largest loss.
+Letters are those of the paper: n samples, a pool of s of them, of which q are kept; rank j = 1 is the largest loss.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the theory's functions are given, checked before they compute."""
+"""Input checks of the theory functions."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ __all__ = ["check_design", "checked_losses", "checked_positive", "checked_steps"
 
 
 def check_design(n: Any, s: Any, q: Any) -> None:
-    """Raises unless n, s, q are whole numbers with 1 <= q <= s <= n."""
+    """Raise unless n, s, q are whole numbers with 1 <= q <= s <= n."""
     if not (is_count(n) and is_count(s) and is_count(q) and q <= s <= n):
         raise ConfigError(f"n, s, q must be whole numbers with 1 <= q <= s <= n, got n={n!r}, s={s!r}, q={q!r}.")
 
 
 def checked_losses(losses: Any) -> np.ndarray:
-    """Losses as a flat float64 array; tensors are taken by duck typing."""
-    # Numpy knows no bfloat16.
+    """Return losses as a flat float64 array; tensors are recognized by duck typing."""
+    # Numpy has no bfloat16.
     values = losses.detach().cpu().double().numpy() if hasattr(losses, "detach") else losses
     array = np.asarray(values, dtype=np.float64)
     if array.ndim != 1 or array.size == 0:
@@ -33,7 +33,7 @@ def checked_losses(losses: Any) -> np.ndarray:
 
 
 def checked_positive(name: str, value: Any, *, zero_allowed: bool = False) -> float:
-    """A finite number above 0 (or 0), or an error."""
+    """Return a finite number above 0 (or 0), or raise an error."""
     fits = isinstance(value, int | float | np.number) and not isinstance(value, bool) and math.isfinite(value)
     if not fits or value < 0 or (value == 0 and not zero_allowed):
         raise ConfigError(f"{name} must be {'at least' if zero_allowed else 'above'} 0, got {value!r}.")
@@ -41,7 +41,7 @@ def checked_positive(name: str, value: Any, *, zero_allowed: bool = False) -> fl
 
 
 def checked_steps(step_sizes: Any) -> np.ndarray:
-    """Step sizes as a flat array of positive numbers, or an error."""
+    """Return step sizes as a flat array of positive numbers, or raise an error."""
     array = np.asarray(step_sizes, dtype=np.float64)
     if array.ndim != 1 or array.size == 0:
         raise ConfigError(f"step sizes must be a list of at least one number, got shape {array.shape}.")

@@ -1,4 +1,4 @@
-"""The paper's bounds: convergence for the surrogate, and the gap between surrogate and plain risk."""
+"""The paper's bounds: convergence on the surrogate, and the gap between surrogate and plain risk."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class BiasTerms(NamedTuple):
 
 
 def deviation(n: int, s: int, q: int) -> float:
-    """C_s = sup |n gamma_j / q - 1|: max(1, s/q - 1) for q < s, and 0 for q = s.
+    """Return C_s = sup |n gamma_j / q - 1|: max(1, s/q - 1) for q < s, and 0 for q = s.
 
     >>> deviation(100, 50, 10), deviation(100, 50, 49), deviation(100, 50, 50)
     (4.0, 1.0, 0.0)
@@ -53,13 +53,13 @@ def deviation(n: int, s: int, q: int) -> float:
 
 
 def sampling_rate(n: int, s: int) -> float:
-    """sqrt(2 (n - s) / (s (n - 1))): how far a pool's losses are from all losses; 0 where the pool is everything."""
+    """Return sqrt(2 (n - s) / (s (n - 1))): the distance of a pool's losses from all losses; 0 if s = n."""
     check_design(n, s, s)
     return 0.0 if n == s else math.sqrt(2 * (n - s) / (s * (n - 1)))
 
 
 def bias_terms(losses: Any, s: int, q: int) -> BiasTerms:
-    """C_s, B, Q_n and the sampling term of Theorem 3 for these losses.
+    """Return C_s, B, Q_n and the sampling term of Theorem 3 for these losses.
 
     >>> terms = bias_terms([1.0, 2.0, 3.0, 4.0], s=3, q=2)
     >>> terms.deviation, terms.shift, round(terms.sampling, 4)
@@ -68,7 +68,7 @@ def bias_terms(losses: Any, s: int, q: int) -> BiasTerms:
     Args:
         losses: One loss for each of n samples.
         s: Size of the pool.
-        q: How many of it are kept.
+        q: Number of samples kept of it.
     """
     values = checked_losses(losses)
     n = len(values)
@@ -80,7 +80,7 @@ def bias_terms(losses: Any, s: int, q: int) -> BiasTerms:
 
 
 def convergence_bound(distance: float, lipschitz: float, step_sizes: Any) -> float:
-    """Theorem 2: a bound on the smallest expected gap to the surrogate's minimum, for convex G-Lipschitz losses.
+    """Theorem 2: bound the smallest expected gap to the surrogate's minimum, for convex G-Lipschitz losses.
 
     With the constant step distance / (G sqrt(T)) it is G distance / sqrt(T):
 
@@ -88,7 +88,7 @@ def convergence_bound(distance: float, lipschitz: float, step_sizes: Any) -> flo
     0.6
 
     Args:
-        distance: From the start to a minimiser of the surrogate.
+        distance: Distance from the start to a minimizer of the surrogate.
         lipschitz: G.
         step_sizes: eta_1 .. eta_T.
     """
@@ -97,10 +97,15 @@ def convergence_bound(distance: float, lipschitz: float, step_sizes: Any) -> flo
 
 
 def averaged_convergence_bound(distance: float, lipschitz: float, step_sizes: Any) -> float:
-    """The same for the average of the iterates, each weighted by its step size: without eta_max / eta_min.
+    """Return the same bound for the average of the iterates, weighted by step size: without eta_max / eta_min.
 
     >>> averaged_convergence_bound(1.0, 1.0, [0.5, 0.25])
     0.875
+
+    Args:
+        distance: Distance from the start to a minimizer of the surrogate.
+        lipschitz: G.
+        step_sizes: eta_1 .. eta_T.
     """
     steps = checked_steps(step_sizes)
     distance = checked_positive("distance", distance, zero_allowed=True)
@@ -113,13 +118,13 @@ def generalization_bound(
 ) -> float:
     """Theorem 3 as printed: the bias term of these losses plus the convergence bound.
 
-    Read its limits in the documentation before relying on it: the printed proof has gaps.
+    Read its limits in the documentation before using it: the printed proof has gaps.
 
     Args:
         losses: One loss for each of n samples.
         s: Size of the pool.
-        q: How many of it are kept.
-        distance: From the start to a minimiser of the surrogate.
+        q: Number of samples kept of it.
+        distance: Distance from the start to a minimizer of the surrogate.
         lipschitz: G.
         step_sizes: eta_1 .. eta_T.
         averaged: Whether the output is the average of the iterates.

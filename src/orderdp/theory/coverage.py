@@ -1,11 +1,11 @@
-"""Which share of the samples is seen after so many epochs, and how often each is used.
+"""The fraction of the samples seen after a number of epochs, and how often each sample is used.
 
-Three stories about the ranking decide it:
+It depends on the ranking, for which there are three models:
 
-- "unseen-first", what this library does: a sample that was never seen outranks all that were. How many are unseen is a
+- "unseen-first", as in this library: an unseen sample outranks all seen ones. The number of unseen samples is a
   Markov chain: of u unseen samples, H ~ Hypergeometric(n, u, s) are in the pool, and min(H, q) of them are kept.
 - "uniform": ranks are drawn anew each epoch, so each sample is kept with probability q/n.
-- "seen-first", a finite start value below every loss, as in the published code: unseen samples are kept only where the
+- "seen-first", a finite start value below every loss, as in the published code: unseen samples are kept only if the
   pool has fewer than q seen ones. Many are never seen at all.
 """
 
@@ -29,23 +29,23 @@ __all__ = ["Coverage", "Ranks", "coverage"]
 Ranks = Literal["unseen-first", "uniform", "seen-first"]
 
 
-# Up to here the whole distribution of the chain is followed; above, its mean path, from which it hardly strays.
+# Up to this n the full distribution of the chain is computed; above, its mean path, from which it hardly deviates.
 _EXACT_UP_TO = 400
 
 
-# Looked for no further: some samples may never be seen.
+# The search stops here: some samples may never be seen.
 _LAST_EPOCH = 10_000
 
 
 @dataclass(frozen=True, eq=False)
 class Coverage:
-    """What is expected to be seen.
+    """Expected coverage and usage.
 
     Attributes:
-        share: Expected share of the samples seen after 0, 1, ... epochs.
-        all_seen_epoch: Epochs after which every sample has been seen with the probability asked for; None where that
+        share: Expected fraction of the samples seen after 0, 1, ... epochs.
+        all_seen_epoch: Number of epochs after which every sample has been seen with the given probability; None if that
             is not within 10,000.
-        usage: Expected share of the samples that are used 0, 1, 2, ... times in all epochs.
+        usage: Expected fraction of the samples that are used 0, 1, 2, ... times in all epochs.
     """
 
     share: np.ndarray = field(repr=False)
@@ -56,23 +56,23 @@ class Coverage:
 def coverage(
     n: int, s: int, q: int, epochs: int, *, ranks: Ranks = "unseen-first", probability: float = 0.999
 ) -> Coverage:
-    """Expected coverage of `epochs` epochs.
+    """Return the expected coverage of `epochs` epochs.
 
     Pools of 3 of 4, keep 2: after one epoch half is seen; the pool of the second has one or two of the others.
 
     >>> coverage(4, 3, 2, epochs=2).share.tolist()
     [0.0, 0.5, 0.875]
 
-    Usage is that of samples which, once seen, have ranks drawn anew each epoch. For n up to 400 the chain is followed
+    Usage assumes that the ranks of seen samples are drawn anew each epoch. For n up to 400 the Markov chain is computed
     exactly; above, along its mean.
 
     Args:
         n: Number of samples.
         s: Size of the pool.
-        q: How many of it are kept.
-        epochs: How many epochs.
-        ranks: Which story about the ranking.
-        probability: How sure `all_seen_epoch` has to be.
+        q: Number of samples kept of it.
+        epochs: Number of epochs.
+        ranks: The model of the ranking.
+        probability: Probability of `all_seen_epoch`.
     """
     check_design(n, s, q)
     if not is_count(epochs, least=0):
@@ -104,12 +104,12 @@ class _Mean:
         self.stuck = False
 
     def step(self) -> tuple[float, float]:
-        """How many are unseen after one more epoch, and the chance that none is."""
+        """Return the number of unseen samples after one more epoch, and the probability that it is 0."""
         gained = self._gain()
-        # An unseen-first or uniform chain always goes on; a seen-first one crawls, and does not arrive in time.
+        # An unseen-first or uniform chain always advances; a seen-first one is too slow to finish in time.
         self.stuck = gained * _LAST_EPOCH < self.unseen
         self.unseen = max(0.0, self.unseen - gained)
-        # Late, each of many samples is left with a small chance, nearly independently: a Poisson number of them.
+        # Late, each of many samples is unseen with a small probability, nearly independently: their number is Poisson.
         return self.unseen, math.exp(-self.unseen)
 
     def _gain(self) -> float:
@@ -119,14 +119,14 @@ class _Mean:
         drawn = unseen * s / n
         if self.ranks == "unseen-first" and drawn + 40 * math.sqrt(drawn + 1) < q:  # the limit q is out of reach
             return drawn
-        # Between whole numbers in a straight line: the last sample is found, though less than half a one is expected.
+        # Linear between whole numbers: the last sample is found, though less than half a sample is expected.
         whole = math.floor(unseen)
         part = unseen - whole
         gained = (1 - part) * self._gain_of(whole) + (part and part * self._gain_of(whole + 1))
         return min(unseen, gained)
 
     def _gain_of(self, unseen: int) -> float:
-        """How many of a whole number of unseen samples are kept, on average."""
+        """Return how many of a whole number of unseen samples are kept, on average."""
         n, s, q = self.n, self.s, self.q
         if self.ranks == "seen-first":
             first, chances = hypergeometric(n, n - unseen, s)
@@ -159,7 +159,7 @@ class _Exact:
         np.add.at(self._moves[unseen], unseen - gained, chances)
 
     def step(self) -> tuple[float, float]:
-        """How many are unseen after one more epoch on average, and the chance that none is."""
+        """Return the mean number of unseen samples after one more epoch, and the probability that it is 0."""
         after = self.chances @ self._moves
         self.stuck = bool(np.abs(after - self.chances).max() < 1e-15)
         self.chances = after
@@ -171,7 +171,7 @@ def _chain(n: int, s: int, q: int, ranks: Ranks) -> _Mean | _Exact:
 
 
 def _usage(unseen: np.ndarray, n: int, q: int) -> np.ndarray:
-    """The expected share of samples used 0, 1, 2, ... times, from the path of the unseen."""
+    """Return the expected fraction of samples used 0, 1, 2, ... times, from the path of the unseen."""
     usage = np.zeros(len(unseen))
     usage[0] = 1.0
     for before, after in pairwise(unseen):
@@ -179,7 +179,7 @@ def _usage(unseen: np.ndarray, n: int, q: int) -> np.ndarray:
         again = min(1.0, max(0.0, (q - new) / seen)) if seen > 0 else 0.0
         moved = usage.copy()
         moved[0] = 0.0
-        moved *= again  # of those seen before, this share is used once more
+        moved *= again  # of those seen before, this fraction is used once more
         usage[1:] += moved[:-1] - moved[1:]
         usage[0] -= new / n
         usage[1] += new / n

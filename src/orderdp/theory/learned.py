@@ -1,9 +1,9 @@
-"""What skipping learned samples does: chances, risk, and a bound on the gradient that is left out.
+"""Effects of skipping learned samples: probabilities, risk, and a bound on the gradient that is left out.
 
-The bound is what rules by rank lack. A sample with cross-entropy loss c gives the right class the probability exp(-c).
+Rank rules have no such bound. A sample with cross-entropy loss c gives the right class the probability exp(-c).
 Its gradient in the logits, p - e_y, has the entry 1 - exp(-c) in the right class and entries in the others that sum to
 as much, so its norm is at most sqrt(2) (1 - exp(-c)). Leaving out samples whose loss is at most c therefore changes the
-mean gradient in the logits by at most their share times that.
+mean gradient in the logits by at most their fraction times that.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class SkipChances(NamedTuple):
     """The probability that a sample is trained on in an epoch.
 
     Attributes:
-        unlearned: Of a sample that is not learned.
-        learned: Of a sample that is.
+        unlearned: Probability of a sample that is not learned.
+        learned: Probability of a learned sample.
     """
 
     unlearned: float
@@ -33,7 +33,7 @@ class SkipChances(NamedTuple):
 
 
 def skip_chances(n: int, n_learned: int, kept: int, refreshed: int = 0) -> SkipChances:
-    """The chances under `orderdp.Unlearned`: `kept` samples, of the learned ones `refreshed` and what is missing.
+    """Return the probabilities under `orderdp.Unlearned`: `kept` samples, at least `refreshed` of them learned.
 
     Half of ten samples are learned and seven are kept: all others, and two of the five.
 
@@ -41,10 +41,10 @@ def skip_chances(n: int, n_learned: int, kept: int, refreshed: int = 0) -> SkipC
     SkipChances(unlearned=1.0, learned=0.4)
 
     Args:
-        n: How many samples there are.
-        n_learned: How many of them are learned.
-        kept: How many are trained on.
-        refreshed: How many of the learned ones are trained on in any case.
+        n: Number of samples.
+        n_learned: Number of learned samples.
+        kept: Number of samples trained on.
+        refreshed: Number of learned samples that are trained on in any case.
     """
     if not (is_count(n) and is_count(n_learned, least=0) and n_learned <= n and is_count(kept) and kept <= n):
         raise ConfigError(
@@ -65,16 +65,16 @@ def skip_chances(n: int, n_learned: int, kept: int, refreshed: int = 0) -> SkipC
 
 
 def skip_surrogate_loss(losses: Any, threshold: float, kept: int, refreshed: int = 0) -> float:
-    """What the plain mean loss of an epoch's draw is on average: the risk that `orderdp.Unlearned` minimises.
+    """Return the expected mean loss of an epoch's selection: the risk that `orderdp.Unlearned` minimizes.
 
     >>> skip_surrogate_loss([0.0, 0.0, 1.0, 3.0], threshold=0.1, kept=3)
     1.3333333333333333
 
     Args:
-        losses: One loss for each sample.
-        threshold: At or below it a sample is learned.
-        kept: How many are trained on.
-        refreshed: How many of the learned ones are trained on in any case.
+        losses: One loss per sample.
+        threshold: At or below this loss a sample is learned.
+        kept: Number of samples trained on.
+        refreshed: Number of learned samples that are trained on in any case.
     """
     values = checked_losses(losses)
     learned = values <= threshold
@@ -83,7 +83,7 @@ def skip_surrogate_loss(losses: Any, threshold: float, kept: int, refreshed: int
 
 
 def gradient_bound(loss: float, floor: float = 0.0) -> float:
-    """The largest norm that the gradient of a sample with this cross-entropy loss can have, in the logits.
+    """Return the largest possible norm of the gradient, in the logits, of a sample with this cross-entropy loss.
 
     Without label smoothing it is sqrt(2) (1 - exp(-loss)). With it the gradient is p - t, t the smoothed target, and
     loss - floor is the divergence of p from t, so that by Pinsker's inequality the norm is at most
@@ -93,8 +93,8 @@ def gradient_bound(loss: float, floor: float = 0.0) -> float:
     0.141
 
     Args:
-        loss: Of the sample.
-        floor: The smallest loss there can be: 0, or with label smoothing `orderdp.losses.smallest_loss`.
+        loss: Loss of the sample.
+        floor: The smallest possible loss: 0, or with label smoothing `orderdp.losses.smallest_loss`.
     """
     loss = checked_positive("loss", loss, zero_allowed=True)
     floor = checked_positive("floor", floor, zero_allowed=True)
@@ -104,22 +104,22 @@ def gradient_bound(loss: float, floor: float = 0.0) -> float:
 
 
 def skip_bias_bound(threshold: float, learned_share: float, refresh: float = 0.0, floor: float = 0.0) -> float:
-    """By how much leaving out learned samples can change the mean gradient over all data, in the logits, on average.
+    """Bound the expected change of the mean gradient over all data, in the logits, if learned samples are left out.
 
-    The gradients of the samples trained on, summed and divided by n, differ from the mean gradient over all n, on
-    average over draws, by those that were left out: a share (1 - refresh) of the learned ones, each with a norm of at
-    most `gradient_bound(threshold)`. Losses are those of now; what is stored may be older.
+    The gradients of the samples trained on, summed and divided by n, differ in expectation from the mean gradient over
+    all n by those that were left out: a fraction (1 - refresh) of the learned ones, each with a norm of at most
+    `gradient_bound(threshold)`. This holds for current losses; stored losses may be older.
 
-    Half of the samples have probability 0.9 and more, and a tenth of them is trained on:
+    Half of the samples have probability 0.9 or more, and a tenth of them is trained on:
 
     >>> round(skip_bias_bound(0.1054, learned_share=0.5, refresh=0.1), 4)
     0.0637
 
     Args:
         threshold: At or below this loss a sample is learned.
-        learned_share: Share of the samples that is learned, in [0, 1].
-        refresh: Share of the learned samples that is trained on, in [0, 1].
-        floor: The smallest loss there can be.
+        learned_share: Fraction of the samples that is learned, in [0, 1].
+        refresh: Fraction of the learned samples that is trained on, in [0, 1].
+        floor: The smallest possible loss.
     """
     for name, value in (("learned_share", learned_share), ("refresh", refresh)):
         if not 0 <= value <= 1:

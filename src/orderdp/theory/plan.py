@@ -1,4 +1,4 @@
-"""What a setting will do, before anything is spent on it."""
+"""The effect of a setting, computed before training."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ __all__ = ["Plan", "plan"]
 
 @dataclass(frozen=True)
 class Plan:
-    """What a setting will do.
+    """The effect of a setting.
 
     Attributes:
         n: Number of samples.
         s: Size of the pool.
-        q: Samples trained on each epoch.
+        q: Samples trained on per epoch.
         epochs: Number of epochs.
-        batch_size: Samples a batch.
-        steps_an_epoch: Optimizer steps in one epoch.
-        steps: Optimizer steps in all.
-        steps_saved: Fewer than full data has.
-        samples: Samples trained on in all.
-        samples_saved: Fewer than full data has.
-        saved: The share of the samples that is saved, 1 - q/n.
-        largest_inclusion: Chance that the hardest sample is kept in an epoch.
-        smallest_inclusion: Chance that the easiest one is, its rank known.
-        effective_sample_size: How many equally weighted samples the surrogate risk is worth.
+        batch_size: Samples per batch.
+        steps_an_epoch: Optimizer steps per epoch.
+        steps: Optimizer steps in total.
+        steps_saved: Optimizer steps saved compared with full data.
+        samples: Samples trained on in total.
+        samples_saved: Samples saved compared with full data.
+        saved: Fraction of the samples that is saved, 1 - q/n.
+        largest_inclusion: Probability that the hardest sample is kept in an epoch.
+        smallest_inclusion: Probability that the easiest sample is kept in an epoch, given its rank.
+        effective_sample_size: Number of equally weighted samples that the surrogate risk is worth.
         deviation: C_s of Theorem 3.
         sampling: Theorem 3's sampling term for losses of at most 1.
-        coverage: Expected share of the samples seen after all epochs.
+        coverage: Expected fraction of the samples seen after all epochs.
         all_seen_epoch: Epochs until every sample has been seen, with probability 0.999; None for never.
-        hours: What the run takes, if the full one's hours were given.
-        hours_saved: Less than the full run.
-        money_saved: Hours saved times the price, if that was given.
+        hours: Hours of the pruned run, if the hours of the full run were given.
+        hours_saved: Hours saved compared with the full run.
+        money_saved: Hours saved times the price, if a price was given.
     """
 
     n: int
@@ -78,7 +78,7 @@ class Plan:
         return self.q / self.s
 
     def as_dict(self) -> dict[str, Any]:
-        """All numbers, with the dials, for JSON."""
+        """Return all numbers, with the dials, for JSON."""
         return {**asdict(self), "exploration": self.exploration, "exploitation": self.exploitation}
 
 
@@ -95,7 +95,7 @@ def plan(
     hours: float | None = None,
     price: float | None = None,
 ) -> Plan:
-    """What a setting will do.
+    """Compute the effect of a setting.
 
     >>> p = plan(50_000, prune_ratio=0.4, epochs=200, batch_size=128, hours=2.0)
     >>> p.s, p.q, p.steps, p.steps_saved, p.samples_saved, round(p.hours_saved, 6), p.all_seen_epoch
@@ -103,15 +103,15 @@ def plan(
 
     Args:
         n: Number of samples.
-        prune_ratio: Share left out each epoch.
+        prune_ratio: Fraction of the samples left out per epoch.
         epochs: Number of epochs.
-        batch_size: Samples a batch and process.
+        batch_size: Samples per batch and rank.
         exploration: Size of the pool, s/n.
-        exploitation: Share of the pool that is kept, q/s.
-        drop_last: Whether a last, smaller batch is left out.
-        world_size: How many processes share the work.
-        hours: What the full run takes. Time is taken to follow the number of samples.
-        price: Of an hour.
+        exploitation: Fraction of the pool that is kept, q/s.
+        drop_last: Whether a last, smaller batch is dropped.
+        world_size: Number of ranks that share the work.
+        hours: Hours of the full run. Time is assumed proportional to the number of samples.
+        price: Price per hour.
     """
     s, q = _sizes(n, prune_ratio, exploration, exploitation)
     if not is_count(epochs):
@@ -156,7 +156,7 @@ def plan(
 
 
 def _effective_sample_size(n: int, s: int, q: int) -> float:
-    """q^2 / sum gamma_j^2, without an array of n numbers."""
+    """Return q^2 / sum gamma_j^2, without an array of n numbers."""
     flat, falling = Top(q).cliff(n, s)
     return float(q**2 / (flat * (s / n) ** 2 + falling @ falling))
 

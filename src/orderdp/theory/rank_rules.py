@@ -1,7 +1,7 @@
-"""Which positions of the pool are kept: rank rules, and the probability that a rank is kept.
+"""Rank rules: which positions of the pool are kept, and the probability that a rank is kept.
 
-Position 1 of a pool is its largest loss. A rule says which positions are kept; from that alone follow the probability
-that a rank is kept, the surrogate risk, and whether the full-data gradient can be had without bias.
+Position 1 of a pool is its largest loss. A rule defines which positions are kept; the probability that a rank is kept,
+the surrogate risk, and whether unbiased weights exist follow from that alone.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 
-# Probabilities below exp of this, 4e-44, relative to the largest, are taken to be 0.
+# Probabilities below exp of this, 4e-44, relative to the largest, are treated as 0.
 _NOTHING = -100.0
 
 
@@ -41,16 +41,16 @@ LogRatio = Callable[[np.ndarray], np.ndarray]
 
 
 def one_peak(low: int, high: int, peak: int, log_ratio: LogRatio) -> tuple[int, np.ndarray]:
-    """Probabilities p(k) for low <= k <= high that rise to `peak` and fall after it, and sum to 1.
+    """Return probabilities p(k) for low <= k <= high that rise to `peak`, fall after it, and sum to 1.
 
     Args:
         low: Smallest k of positive probability.
-        high: Largest one.
-        peak: Where it is largest, or next to it.
+        high: Largest k of positive probability.
+        peak: The k of largest probability, or next to it.
         log_ratio: log(p(k+1) / p(k)) for an array of k in [low, high).
 
     Returns:
-        The first k whose probability is not taken to be 0, and the probabilities from there on.
+        The first k whose probability is not treated as 0, and the probabilities from there on.
     """
     peak = min(max(peak, low), high)
     above = _walk(lambda steps: log_ratio(peak + steps), high - peak)
@@ -62,7 +62,7 @@ def one_peak(low: int, high: int, peak: int, log_ratio: LogRatio) -> tuple[int, 
 
 
 def hypergeometric(total: int, good: int, draws: int) -> tuple[int, np.ndarray]:
-    """How many good ones are among `draws` out of `total` without replacement: first k, probabilities from there."""
+    """Return the distribution of good ones among `draws` of `total` without replacement: first k, probabilities."""
 
     def log_ratio(k: np.ndarray) -> np.ndarray:
         ratio: np.ndarray = np.log((good - k) / (k + 1) * (draws - k) / (k + (total - good - draws + 1)))
@@ -73,7 +73,7 @@ def hypergeometric(total: int, good: int, draws: int) -> tuple[int, np.ndarray]:
 
 
 def binomial(trials: int, chance: float) -> tuple[int, np.ndarray]:
-    """How many of `trials` succeed: first k, probabilities from there."""
+    """Return the distribution of the number of successes in `trials`: first k, probabilities from there."""
     if chance <= 0 or chance >= 1 or trials == 0:
         return (trials if chance >= 1 else 0), np.ones(1)
     odds = np.log(chance) - np.log1p(-chance)
@@ -81,7 +81,7 @@ def binomial(trials: int, chance: float) -> tuple[int, np.ndarray]:
 
 
 def _walk(log_step: LogRatio, steps: int) -> np.ndarray:
-    """Sums of the first 1, 2, ... steps, until they are too small to matter."""
+    """Return the sums of the first 1, 2, ... steps, until they are too small to matter."""
     parts: list[np.ndarray] = []
     done, reached, chunk = 0, 0.0, _FIRST_CHUNK
     while done < steps and reached > _NOTHING:
@@ -94,47 +94,62 @@ def _walk(log_step: LogRatio, steps: int) -> np.ndarray:
 
 @runtime_checkable
 class RankRule(Protocol):
-    """Which positions of a pool are kept."""
+    """Defines which positions of a pool are kept."""
 
     @property
     def kept(self) -> int:
-        """How many."""
+        """Number of samples kept."""
         ...
 
     def check(self, n: int, s: int) -> None:
-        """Raises where the rule does not fit pools of `s` of `n`."""
+        """Raise if the rule does not fit pools of `s` of `n`."""
         ...
 
     def inclusion(self, n: int, s: int) -> np.ndarray:
-        """The probability that rank j is kept, for j = 1..n."""
+        """Return the probability that rank j is kept, for j = 1..n.
+
+        Args:
+            n: Number of samples.
+            s: Size of the pool.
+        """
         ...
 
     def inclusion_at(self, rank: int, n: int, s: int) -> float:
-        """The same for one rank."""
+        """Return the probability that one rank is kept.
+
+        Args:
+            rank: The rank, from 1.
+            n: Number of samples.
+            s: Size of the pool.
+        """
         ...
 
     def never_kept(self, n: int, s: int) -> str | None:
-        """Which ranks can never be kept, in words; None where every rank can."""
+        """Return in words which ranks can never be kept; None if every rank can."""
         ...
 
 
 @dataclass(frozen=True)
 class Top:
-    """The `q` largest losses: OrderDP."""
+    """Keeps the `q` largest losses: OrderDP.
+
+    Args:
+        q: Number of samples kept.
+    """
 
     q: int
 
     @property
     def kept(self) -> int:
-        """How many."""
+        """Number of samples kept."""
         return self.q
 
     def check(self, n: int, s: int) -> None:
-        """Raises where the rule does not fit pools of `s` of `n`."""
+        """Raise if the rule does not fit pools of `s` of `n`."""
         check_design(n, s, self.q)
 
     def inclusion(self, n: int, s: int) -> np.ndarray:
-        """gamma_j = (s/n) P[Hypergeometric(n-1, j-1, s-1) <= q-1], in O(n)."""
+        """Return gamma_j = (s/n) P[Hypergeometric(n-1, j-1, s-1) <= q-1], in O(n)."""
         gamma = np.empty(n)
         first, values = self.cliff(n, s)
         gamma[:first] = s / n
@@ -143,7 +158,7 @@ class Top:
         return gamma
 
     def cliff(self, n: int, s: int) -> tuple[int, np.ndarray]:
-        """All of gamma in short: how many ranks have s/n, and the values after them, until they are 0.
+        """Return all of gamma in short form: how many ranks have s/n, and the values after them, until they are 0.
 
         The steps gamma_j - gamma_{j+1} = C(j-1, q-1) C(n-j-1, s-q-1) / C(n, s) have one peak, and sum to s/n.
         """
@@ -160,12 +175,12 @@ class Top:
         return first, np.minimum(np.cumsum(steps[:0:-1])[::-1], 1.0) * (s / n)
 
     def inclusion_at(self, rank: int, n: int, s: int) -> float:
-        """gamma_j for one j, in about the square root of s steps."""
+        """Return gamma_j for one j, in about the square root of s steps."""
         first, chances = hypergeometric(n - 1, rank - 1, s - 1)
         return s / n * min(1.0, float(chances[: max(0, self.q - first)].sum()))
 
     def never_kept(self, n: int, s: int) -> str | None:
-        """Which ranks can never be kept, in words; None where every rank can."""
+        """Return in words which ranks can never be kept; None if every rank can."""
         return (
             None
             if self.q == s
@@ -175,18 +190,23 @@ class Top:
 
 @dataclass(frozen=True)
 class Window:
-    """The positions `first` to `last` of the pool, both included."""
+    """Keeps the positions `first` to `last` of the pool, both included.
+
+    Args:
+        first: First position kept, from 1.
+        last: Last position kept.
+    """
 
     first: int
     last: int
 
     @property
     def kept(self) -> int:
-        """How many."""
+        """Number of samples kept."""
         return self.last - self.first + 1
 
     def check(self, n: int, s: int) -> None:
-        """Raises where the rule does not fit pools of `s` of `n`."""
+        """Raise if the rule does not fit pools of `s` of `n`."""
         check_design(n, s, s)
         if not (is_count(self.first) and is_count(self.last) and self.first <= self.last <= s):
             raise ConfigError(
@@ -194,19 +214,19 @@ class Window:
             )
 
     def inclusion(self, n: int, s: int) -> np.ndarray:
-        """What the top `last` keep and the top `first - 1` do not."""
+        """Return the probability of being kept by the top `last` and not by the top `first - 1`."""
         if self.last == s and self.first > 1:
             return Bottom(self.kept).inclusion(n, s)  # counted from the easiest: no cancellation
         whole = Top(self.last).inclusion(n, s)
         return whole if self.first == 1 else np.maximum(whole - Top(self.first - 1).inclusion(n, s), 0.0)
 
     def inclusion_at(self, rank: int, n: int, s: int) -> float:
-        """The same for one rank: it has `first - 1` to `last - 1` pool members above it."""
+        """Return the probability for one rank: it has `first - 1` to `last - 1` pool members above it."""
         start, chances = hypergeometric(n - 1, rank - 1, s - 1)
         return s / n * min(1.0, float(chances[max(0, self.first - 1 - start) : max(0, self.last - start)].sum()))
 
     def never_kept(self, n: int, s: int) -> str | None:
-        """Which ranks can never be kept, in words; None where every rank can."""
+        """Return in words which ranks can never be kept; None if every rank can."""
         if self.first > 1:
             return f"the {self.first - 1} hardest of all samples are always above position {self.first} of their pool"
         return Top(self.last).never_kept(n, s)
@@ -214,29 +234,33 @@ class Window:
 
 @dataclass(frozen=True)
 class Bottom:
-    """The `q` smallest losses of the pool."""
+    """Keeps the `q` smallest losses of the pool.
+
+    Args:
+        q: Number of samples kept.
+    """
 
     q: int
 
     @property
     def kept(self) -> int:
-        """How many."""
+        """Number of samples kept."""
         return self.q
 
     def check(self, n: int, s: int) -> None:
-        """Raises where the rule does not fit pools of `s` of `n`."""
+        """Raise if the rule does not fit pools of `s` of `n`."""
         check_design(n, s, self.q)
 
     def inclusion(self, n: int, s: int) -> np.ndarray:
-        """That of the top, counted from the other end."""
+        """Return the probabilities of the top, counted from the other end."""
         return np.flip(Top(self.q).inclusion(n, s))
 
     def inclusion_at(self, rank: int, n: int, s: int) -> float:
-        """The same for one rank."""
+        """Return the probability that one rank is kept."""
         return Top(self.q).inclusion_at(n + 1 - rank, n, s)
 
     def never_kept(self, n: int, s: int) -> str | None:
-        """Which ranks can never be kept, in words; None where every rank can."""
+        """Return in words which ranks can never be kept; None if every rank can."""
         return (
             None
             if self.q == s
@@ -246,23 +270,28 @@ class Bottom:
 
 @dataclass(frozen=True)
 class Trimmed:
-    """The `q` largest losses after the `skip` largest: for labels that may be wrong."""
+    """Keeps the `q` largest losses after the `skip` largest: for labels that may be wrong.
+
+    Args:
+        skip: Number of positions skipped.
+        q: Number of samples kept.
+    """
 
     skip: int
     q: int
 
     @property
     def kept(self) -> int:
-        """How many."""
+        """Number of samples kept."""
         return self.q
 
     @property
     def window(self) -> Window:
-        """The positions it keeps."""
+        """The positions that are kept."""
         return Window(self.skip + 1, self.skip + self.q)
 
     def check(self, n: int, s: int) -> None:
-        """Raises where the rule does not fit pools of `s` of `n`."""
+        """Raise if the rule does not fit pools of `s` of `n`."""
         if not (is_count(self.skip, least=0) and is_count(self.q) and self.skip + self.q <= s):
             raise ConfigError(
                 f"a trimmed top must satisfy 0 <= skip, 1 <= q and skip + q <= s, got skip={self.skip!r}, "
@@ -271,32 +300,37 @@ class Trimmed:
         self.window.check(n, s)
 
     def inclusion(self, n: int, s: int) -> np.ndarray:
-        """The probability that rank j is kept, for j = 1..n."""
+        """Return the probability that rank j is kept, for j = 1..n."""
         return self.window.inclusion(n, s)
 
     def inclusion_at(self, rank: int, n: int, s: int) -> float:
-        """The same for one rank."""
+        """Return the probability that one rank is kept."""
         return self.window.inclusion_at(rank, n, s)
 
     def never_kept(self, n: int, s: int) -> str | None:
-        """Which ranks can never be kept, in words; None where every rank can."""
+        """Return in words which ranks can never be kept; None if every rank can."""
         return self.window.never_kept(n, s)
 
 
 @dataclass(frozen=True)
 class Mixed:
-    """The `top` largest losses of the pool, and `uniform` more drawn uniformly from the rest of it."""
+    """Keeps the `top` largest losses of the pool, and `uniform` more drawn uniformly from the rest of it.
+
+    Args:
+        top: Number of samples kept by loss.
+        uniform: Number of samples drawn uniformly.
+    """
 
     top: int
     uniform: int
 
     @property
     def kept(self) -> int:
-        """How many."""
+        """Number of samples kept."""
         return self.top + self.uniform
 
     def check(self, n: int, s: int) -> None:
-        """Raises where the rule does not fit pools of `s` of `n`."""
+        """Raise if the rule does not fit pools of `s` of `n`."""
         check_design(n, s, s)
         fits = is_count(self.top, least=0) and is_count(self.uniform, least=0)
         if not (fits and 1 <= self.top + self.uniform <= s):
@@ -306,15 +340,15 @@ class Mixed:
             )
 
     def inclusion(self, n: int, s: int) -> np.ndarray:
-        """In the top, or in the pool, not in the top, and drawn."""
+        """Return the probability of being in the top, or of being in the rest of the pool and drawn."""
         return self._mix(Top(self.top).inclusion(n, s) if self.top else np.zeros(n), n, s)
 
     def inclusion_at(self, rank: int, n: int, s: int) -> float:
-        """The same for one rank."""
+        """Return the probability that one rank is kept."""
         return float(self._mix(np.array(Top(self.top).inclusion_at(rank, n, s) if self.top else 0.0), n, s))
 
     def never_kept(self, n: int, s: int) -> str | None:
-        """Which ranks can never be kept, in words; None where every rank can."""
+        """Return in words which ranks can never be kept; None if every rank can."""
         return None if self.uniform else Top(self.top).never_kept(n, s)
 
     def _mix(self, in_top: np.ndarray, n: int, s: int) -> np.ndarray:
@@ -323,7 +357,7 @@ class Mixed:
 
 
 def as_rule(q: int | RankRule, n: int, s: int) -> RankRule:
-    """The rule itself, or the top q; checked."""
+    """Return the rule itself, or the top q; checked."""
     rule = q if isinstance(q, RankRule) else Top(q)
     rule.check(n, s)
     return rule

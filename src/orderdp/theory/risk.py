@@ -1,4 +1,4 @@
-"""The risk that OrderDP minimises, and weights that undo it."""
+"""The risk that OrderDP minimizes, and weights that undo it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["horvitz_thompson", "surrogate_loss", "surrogate_weights"]
 
 
 def surrogate_loss(losses: Any, s: int, q: int | RankRule) -> Any:
-    """L_q = (1/q) * sum_j gamma_j L_(j), where L_(1) is the largest loss.
+    """Return L_q = (1/q) * sum_j gamma_j L_(j), where L_(1) is the largest loss.
 
-    What one draw's plain mean loss is on average. A tensor gives a tensor, through which gradients flow: they are
-    those of `surrogate_weights`, a subgradient. It has single precision where the losses have less.
+    This is the expected mean loss of one selection. A tensor gives a tensor, through which gradients flow: they are
+    those of `surrogate_weights`, a subgradient. It has single precision if the losses have less.
 
     >>> surrogate_loss([1.0, 2.0, 3.0, 4.0], s=3, q=2)
     3.125
@@ -25,23 +25,28 @@ def surrogate_loss(losses: Any, s: int, q: int | RankRule) -> Any:
     Args:
         losses: One loss for each of n samples; an array, a list or a tensor.
         s: Size of the pool.
-        q: How many are kept, or a `RankRule`.
+        q: Number of samples kept, or a `RankRule`.
     """
     shares = surrogate_weights(losses, s, q)
     if hasattr(losses, "detach"):
-        # Shares are about 1/q: none as whole numbers, and hardly any in half precision.
+        # Weights are about 1/q: 0 as integers, and nearly 0 in half precision.
         exact = losses if losses.is_floating_point() and losses.element_size() >= 4 else losses.float()
         return (exact * exact.new_tensor(shares)).sum()
     return float(checked_losses(losses) @ shares)
 
 
 def surrogate_weights(losses: Any, s: int, q: int | RankRule) -> np.ndarray:
-    """The weight of each sample in `surrogate_loss`: gamma of its rank over the number kept. They sum to 1.
+    """Return the weight of each sample in `surrogate_loss`: gamma of its rank over the number kept. They sum to 1.
 
-    Equal losses share the mean of their weights, so that it does not matter how they are ordered.
+    Equal losses share the mean of their weights, so that their order does not matter.
 
     >>> surrogate_weights([3.0, 7.0, 7.0], s=2, q=1).round(4).tolist()
     [0.0, 0.5, 0.5]
+
+    Args:
+        losses: One loss for each of n samples.
+        s: Size of the pool.
+        q: Number of samples kept, or a `RankRule`.
     """
     values = checked_losses(losses)
     rule = as_rule(q, len(values), s)
@@ -49,10 +54,10 @@ def surrogate_weights(losses: Any, s: int, q: int | RankRule) -> np.ndarray:
 
 
 def horvitz_thompson(losses: Any, s: int, q: int | RankRule) -> np.ndarray:
-    """Weights that make the mean over the kept samples unbiased for the mean over all: kept / (n * pi).
+    """Return weights that make the mean over the kept samples unbiased for the mean over all: kept / (n * pi).
 
     Needs a rule that can keep every rank, such as `Mixed`. Plain top-q cannot: the easiest samples are never kept, and
-    no weight makes up for that.
+    no weight corrects that.
 
     >>> from orderdp.theory.rank_rules import Mixed
     >>> horvitz_thompson([1.0, 2.0, 3.0, 4.0], s=3, q=Mixed(top=1, uniform=1)).round(4).tolist()
@@ -76,7 +81,7 @@ def horvitz_thompson(losses: Any, s: int, q: int | RankRule) -> np.ndarray:
 
 
 def _by_sample(losses: np.ndarray, by_rank: np.ndarray) -> np.ndarray:
-    """A number for each rank, given to the samples by their losses; equal losses share the mean."""
+    """Map one number per rank to the samples by their losses; equal losses share the mean."""
     order = np.argsort(-losses)
     falling = losses[order]
     starts_group = np.concatenate(([True], falling[1:] != falling[:-1]))

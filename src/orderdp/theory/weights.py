@@ -1,4 +1,4 @@
-"""gamma_j: how likely the sample of loss rank j is to be kept."""
+"""gamma_j: the probability that the sample of loss rank j is kept."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["limit_weights", "stratified_weights", "stratum_sizes", "weights", "w
 
 
 def weights(n: int, s: int, q: int | RankRule) -> np.ndarray:
-    """Probability that the sample of loss rank j is kept, for j = 1..n.
+    """Return the probability that the sample of loss rank j is kept, for j = 1..n.
 
     Four samples, pools of three, keep two: the two hardest are kept whenever drawn, the easiest never.
 
@@ -31,13 +31,13 @@ def weights(n: int, s: int, q: int | RankRule) -> np.ndarray:
     Args:
         n: Number of samples.
         s: Size of the uniform pool.
-        q: How many of the pool are kept, the largest losses first; or another `RankRule`.
+        q: Number of samples kept of the pool, the largest losses first; or another `RankRule`.
     """
     return as_rule(q, n, s).inclusion(n, s)
 
 
 def weights_at(ranks: Any, n: int, s: int, q: int | RankRule) -> np.ndarray:
-    """The same for some ranks only, without an array of n numbers.
+    """Return the same for some ranks only, without an array of n numbers.
 
     >>> weights_at([1, 300_000_000, 10**9], 10**9, 500_000_000, 300_000_000).round(6).tolist()
     [0.5, 0.5, 0.0]
@@ -46,7 +46,7 @@ def weights_at(ranks: Any, n: int, s: int, q: int | RankRule) -> np.ndarray:
         ranks: Ranks from 1 to n.
         n: Number of samples.
         s: Size of the uniform pool.
-        q: How many are kept, or a `RankRule`.
+        q: Number of samples kept, or a `RankRule`.
     """
     rule = as_rule(q, n, s)
     array = np.asarray(ranks)
@@ -57,7 +57,7 @@ def weights_at(ranks: Any, n: int, s: int, q: int | RankRule) -> np.ndarray:
 
 
 def limit_weights(z: Any, s: int, q: int) -> np.ndarray:
-    """The limit of n * gamma_j as n grows with j/n = z and (s, q) fixed: s * P[Binomial(s - 1, z) <= q - 1].
+    """Return the limit of n * gamma_j as n grows with j/n = z and (s, q) fixed: s * P[Binomial(s - 1, z) <= q - 1].
 
     So 1 - limit_weights(z, s, q) / s is the distribution function of Beta(q, s - q), for q < s.
 
@@ -67,7 +67,7 @@ def limit_weights(z: Any, s: int, q: int) -> np.ndarray:
     Args:
         z: Positions in [0, 1].
         s: Size of the pool.
-        q: How many of it are kept.
+        q: Number of samples kept of it.
     """
     from orderdp.theory.rank_rules import binomial
 
@@ -83,10 +83,14 @@ def limit_weights(z: Any, s: int, q: int) -> np.ndarray:
 
 
 def stratum_sizes(total: int, world: int) -> np.ndarray:
-    """How `total` is shared out among `world` parts: equally, the first ones get one more.
+    """Divide `total` among `world` ranks equally; the first ranks get one more.
 
     >>> stratum_sizes(8, 3).tolist()
     [3, 3, 2]
+
+    Args:
+        total: Number to divide.
+        world: Number of ranks.
     """
     if not (is_count(total, least=0) and is_count(world)):
         raise ConfigError(
@@ -96,22 +100,22 @@ def stratum_sizes(total: int, world: int) -> np.ndarray:
 
 
 def stratified_weights(losses: Any, s: int, q: int, world: int) -> np.ndarray:
-    """Probability that each sample is kept where `world` ranks draw from their own part of the samples.
+    """Return the probability that each sample is kept if `world` ranks select from their own shard of the samples.
 
-    Rank r holds n_r consecutive samples, draws s_r of them and keeps the q_r largest, with n, s and q shared out by
-    `stratum_sizes`. Within its part, the sample of rank j has the weight gamma_j(n_r, s_r, q_r) of `weights`; equal
-    losses share the mean. The probabilities sum to q.
+    Rank r holds n_r consecutive samples, draws s_r of them and keeps the q_r largest, with n, s and q divided by
+    `stratum_sizes`. Within its shard, the sample of loss rank j has the weight gamma_j(n_r, s_r, q_r) of `weights`;
+    equal losses share the mean. The probabilities sum to q.
 
-    Two parts of two. In the first, both losses are large among all; one of the two is kept all the same:
+    Two shards of two. In the first, both losses are larger than all others; one of the two is kept all the same:
 
     >>> stratified_weights([9.0, 8.0, 1.0, 2.0], s=4, q=2, world=2).tolist()
     [1.0, 0.0, 0.0, 1.0]
 
     Args:
         losses: One loss for each of n samples, in the order in which ranks hold them.
-        s: Size of the pool, of all ranks together.
-        q: How many are kept, by all ranks together.
-        world: How many ranks there are.
+        s: Size of the pool, over all ranks.
+        q: Number of samples kept, over all ranks.
+        world: Number of ranks.
     """
     values = checked_losses(losses)
     check_design(len(values), s, q)
