@@ -51,7 +51,7 @@ EPSILON_GREEDY = Method("Epsilon-greedy", "epsilon-greedy")
 UCB = Method("UCB", "ucb")
 
 
-#: InfoBatch as in the paper: without annealing, at the ratio that is really left out.
+#: InfoBatch as in the paper: without annealing, at the measured ratio.
 INFOBATCH = Method("InfoBatch", "infobatch", {"annealing": None}, matched=True)
 
 

@@ -1,4 +1,4 @@
-"""The command line.
+"""The command line ``orderdp``.
 
 A command imports its modules when it runs, so that ``--help`` and ``plan`` do not import torch.
 """

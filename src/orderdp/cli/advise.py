@@ -1,4 +1,4 @@
-"""``orderdp advise``."""
+"""The command ``orderdp advise``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``orderdp compare``."""
+"""The command ``orderdp compare``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``orderdp coreset``."""
+"""The command ``orderdp coreset``."""
 
 from __future__ import annotations
 

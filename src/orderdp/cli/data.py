@@ -1,4 +1,4 @@
-"""``orderdp data``."""
+"""The command ``orderdp data``."""
 
 from __future__ import annotations
 

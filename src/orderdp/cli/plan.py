@@ -1,4 +1,4 @@
-"""``orderdp plan``."""
+"""The command ``orderdp plan``."""
 
 from __future__ import annotations
 

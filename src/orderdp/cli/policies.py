@@ -1,4 +1,4 @@
-"""``orderdp policies``."""
+"""The command ``orderdp policies``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``orderdp report``."""
+"""The command ``orderdp report``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``orderdp reproduce``."""
+"""The command ``orderdp reproduce``."""
 
 from __future__ import annotations
 

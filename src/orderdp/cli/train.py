@@ -1,4 +1,4 @@
-"""``orderdp train``."""
+"""The command ``orderdp train``."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ class Diagnosis:
     # -- checkpoints ---------------------------------------------------------------------------------------------
 
     def begin(self, recorded: int) -> None:
-        """Prepare for the first step: keep the files that an interrupted run wrote for recorded epochs."""
+        """Before the first step: load the kept sets that an interrupted run wrote, up to the last recorded epoch."""
         if self.on and self._file.exists():
             self._kept = KeptSets.load(self._file)
             self._kept.forget_after(recorded)

@@ -22,7 +22,7 @@ def build_optimizer(
     """Build the optimizer called `name` over the model's parameters.
 
     Args:
-        name: One of `OPTIMISERS`.
+        name: One of `OPTIMIZERS`.
         model: Model whose parameters are optimized.
         lr: Learning rate.
         momentum: Momentum of SGD and LARS.

@@ -321,7 +321,7 @@ def _place(row: Row) -> tuple[str, int, str, float, str]:
 
 
 def _with_unique_labels(rows: list[Row]) -> list[Row]:
-    """Add the differing settings to labels that several rows of one task share."""
+    """Add ratio, epochs and parameters to labels that several rows of one task share."""
     names = [(row.task, row.label) for row in rows]
     taken: set[tuple[Any, str]] = set()
     result = []

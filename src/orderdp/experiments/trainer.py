@@ -346,7 +346,7 @@ class Training:
         if self._static is not None and self._static.failed is not None:
             return self._finish("failed", self._static.failed)
         with self._generators.used(self._device), warnings.catch_warnings():
-            warnings.simplefilter("ignore", OrderDPWarning)  # real ratios and the like are in the records
+            warnings.simplefilter("ignore", OrderDPWarning)  # the records hold measured ratios and the like
             try:
                 self._end_pending_epoch()
                 while not self._pruner.done:

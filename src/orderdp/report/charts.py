@@ -154,7 +154,7 @@ def _all(rows: Sequence[Row], looks: dict[str, Series]) -> Iterator[Chart]:
     yield _chart("learning-curves", "Learning curves", _LEARNING, _learning, learning, looks, metric)
     full = run_data.full_epoch(rows)
     learned = [] if full is None else run_data.curves(rows, looks, run_data.learned_percent, full)
-    if learned:  # earlier versions did not record it
+    if learned:  # records of earlier versions lack it
         yield _chart("learned", "Share of samples learned", _LEARNED, _learned, learned, looks)
     yield _chart("cost", "Where the time goes", _COST, _cost, run_data.cost_parts(rows, looks), looks)
     yield _chart("usage", "How often samples are used", _USAGE, _usage, run_data.usage_shares(rows, looks), looks)
