@@ -1,4 +1,4 @@
-"""One process at a time in a folder."""
+"""Folder locks: one process at a time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["in_turn", "try_lock"]
 
 @contextmanager
 def try_lock(folder: Path) -> Iterator[None]:
-    """Holds the folder, or says that another process does. A process that is killed holds nothing any more."""
+    """Lock the folder, or raise if another process holds the lock. A killed process releases its lock."""
     try:
         import fcntl
     except ImportError:  # no such locks on this system
@@ -32,9 +32,9 @@ def try_lock(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def in_turn(folder: Path, wait: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Holds the folder, after another process that does has let it go; `wait` is called where there is one.
+    """Lock the folder, after waiting for the process that holds the lock; `wait` is called if there is one.
 
-    Nothing is left in the folder: it is locked itself.
+    The folder itself is locked, so no lock file is left in it.
     """
     try:
         import fcntl

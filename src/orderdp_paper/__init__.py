@@ -1,4 +1,4 @@
-"""The paper's tables and figures: which runs each takes at each scale, and what is made of their records."""
+"""The paper's tables and figures: the runs of each at each scale, and the output built from their records."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ _AS_PRINTED = (FULL, *_DYNAMIC, ORDERDP_AS_PRINTED)
 
 
 def _asking_a_proxy(name: str, method: str, **parameters: Any) -> Method:
-    # As many epochs as EL2N-20 needs. Of these runs alone: the others are shared with other suites.
+    # The number of epochs that EL2N-20 needs. Set for these runs only, because other suites share the other runs.
     return Method(name, method, parameters, settings={"proxy_epochs": 20})
 
 
@@ -105,7 +105,7 @@ _TABLE_STATIC = Suite(
                     (FULL, REDUCED, RANDOM, *_STATIC, ORDERDP),
                     (0.5,),
                     (0, 1, 2),
-                    150.0,  # the proxy is shared by all methods of a seed
+                    150.0,  # all methods of a seed share the proxy
                 ),
             ),
             CORES,

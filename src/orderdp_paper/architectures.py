@@ -1,4 +1,4 @@
-"""The paper's tables on other models: no loss at the ratios it gives for them?"""
+"""The paper's tables on other models: tests of its claim of no loss at the ratios that it prints."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from orderdp_paper.suite import PartResults
 __all__ = ["by_method", "colour_of", "heading", "panels"]
 
 
-# The colours methods have everywhere in the report.
+# The colors of methods, as in the report.
 _COLOURS = {
     "Full data": "#808080",
     "OrderDP": "#0a7ac0",
@@ -27,12 +27,12 @@ _COLOURS = {
 
 
 def colour_of(method: str) -> str:
-    """The colour of a method."""
+    """Return the color of a method."""
     return _COLOURS.get(method, "#3f8f8f")
 
 
 def by_method(methods: Iterable[str]) -> Any:
-    """Colours for methods, and a legend below."""
+    """Return the color encoding of methods, with a legend below."""
     alt = altair()
     names = list(methods)
     scale = alt.Scale(domain=names, range=[colour_of(name) for name in names])
@@ -40,7 +40,7 @@ def by_method(methods: Iterable[str]) -> Any:
 
 
 def panels(rows: Sequence[tuple[str, Sequence[Any]]]) -> Any:
-    """Charts in rows, each row with a title of its own; scales are each chart's own."""
+    """Arrange charts in rows, each row with its own title and each chart with its own scales."""
     alt = altair()
     lines = []
     for title, drawn in rows:
@@ -48,14 +48,14 @@ def panels(rows: Sequence[tuple[str, Sequence[Any]]]) -> Any:
             continue
         line = alt.hconcat(*drawn).resolve_scale(color="shared")
         lines.append(line.properties(title=alt.Title(title, anchor="start", fontSize=13)) if title else line)
-    if not lines:  # all runs failed, or nothing has its reference
+    if not lines:  # all runs failed, or no row has its reference
         empty = alt.Chart(alt.Data(values=[{"text": "nothing was measured"}])).mark_text().encode(text="text:N")
         return alt.vconcat(empty.properties(width=320, height=80))
     return alt.vconcat(*lines, spacing=24)
 
 
 def heading(chart: Any, suite: Suite, parts: Sequence[PartResults]) -> Any:
-    """The chart under what it shows, where it was measured, and what the paper has measured."""
+    """Add a heading to the chart: its subject, and the conditions of the measurement here and in the paper."""
     alt = altair()
     here = "; ".join(dict.fromkeys(part.title for part in parts))
     seeds = f"{parts[0].seeds} seed{'' if parts[0].seeds == 1 else 's'}"

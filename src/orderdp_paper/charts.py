@@ -1,4 +1,4 @@
-"""Figures of the paper's tables: differences to full data, and what changes from stage to stage."""
+"""Figures of the paper's tables: differences to full data, and changes from stage to stage."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from orderdp_paper.suite import PartResults, Result
 __all__ = ["draw"]
 
 
-_FAR_BELOW = 20.0  # points below full data, where training did not just lose something
+_FAR_BELOW = 20.0  # points below full data at which training broke down
 
 
 _STAGE_VALUES = {"table-jaccard": ("jaccard", "Jaccard similarity"), "table-cosine": ("cosine", "cosine")}
 
 
 def draw(suite: Suite, parts: Sequence[PartResults]) -> Any:
-    """The figure of a suite."""
+    """Draw the figure of a suite."""
     return heading(_FIGURES[suite.figure](suite, parts), suite, parts)
 
 
@@ -66,7 +66,7 @@ def _gap_printed(suite: Suite, part: PartResults, result: Result) -> dict[str, A
 
 
 def _names(result: Result) -> dict[str, Any]:
-    if result.method.ratios is not None:  # each method at a ratio of its own
+    if result.method.ratios is not None:  # each method has its own ratio
         return {"method": f"{result.method.name}, {result.column} %", "ratio": ""}
     return {"method": result.method.name, "ratio": f"{result.column} % left out"}
 
@@ -88,7 +88,7 @@ def _gap_panel(points: list[dict[str, Any]], order: list[str], title: str, label
     sound = [point for point in points if point["gap"] not in broken]
     gaps = [0.0, *(point["gap"] for point in sound)]
     margin = 0.08 * (max(gaps) - min(gaps)) or 0.5
-    # With two or three seeds an interval can be wider than all that was measured; what is outside is cut off.
+    # With two or three seeds an interval can be wider than the range of all gaps; it is cut off at the edges.
     scale = alt.Scale(domain=[min(gaps) - margin, max(gaps) + margin], nice=False)
     base = alt.Chart(alt.Data(values=sound)).encode(**encodings)
     whiskers = base.mark_rule(strokeWidth=1.5, clip=True).encode(x=alt.X("low:Q", title=axis, scale=scale), x2="high:Q")
@@ -104,7 +104,7 @@ def _gap_panel(points: list[dict[str, Any]], order: list[str], title: str, label
 
 
 def _broken_down(gaps: list[float]) -> set[float]:
-    """The gaps that are told by a number at the edge, or they would hide the differences between all others.
+    """Return the gaps shown as a number at the edge, because they would hide the differences between the others.
 
     >>> sorted(_broken_down([-1.0, -2.5, -80.9])), sorted(_broken_down([-20.0, -21.0, -30.0]))
     ([-80.9], [])
@@ -141,8 +141,8 @@ def _stability(suite: Suite, parts: Sequence[PartResults]) -> Any:
 def _stage_panel(points: Sequence[StagePoint], title: str, axis: str) -> Any:
     alt = altair()
     found = [point.number.value for point in points]
-    wide = 0 < 1000 * min(found) < max(found)  # one that broke down would hide all others
-    lowest = min(found) / 2 if wide else -math.inf  # a logarithm has no room for less than nothing
+    wide = 0 < 1000 * min(found) < max(found)  # a run that broke down would hide all others
+    lowest = min(found) / 2 if wide else -math.inf  # a logarithmic axis has no values at or below 0
     values = [
         {
             "method": point.method,

@@ -24,7 +24,7 @@ _WIDTH, _HEIGHT = 340, 250
 
 
 def ratios(suite: Suite, parts: Sequence[PartResults]) -> Any:
-    """Accuracy and time against what was really left out."""
+    """Draw accuracy and time against the measured fraction left out."""
     return panels([(part.part.beside if len(parts) > 1 else "", _against_ratio(part.results)) for part in parts])
 
 
@@ -73,13 +73,13 @@ def _lines(points: list[dict[str, Any]], methods: list[str], field: str, axis: s
 
 
 def ablation(suite: Suite, parts: Sequence[PartResults]) -> Any:
-    """Accuracy against the size of the pool at fixed ratios; accuracy and time against the ratio."""
+    """Draw accuracy against the size of the pool at fixed ratios, and accuracy and time against the ratio."""
     rows = []
     for part in parts:
         chosen = [result for result in part.results if is_decomposition(result)]
         others = [result for result in part.results if not is_decomposition(result)]
         title = part.part.beside if len(parts) > 1 else ""
-        # Panels in a row share their colours, so each must know all of them.
+        # Panels in a row share their colors, so each panel needs all of them.
         colours = list(
             dict.fromkeys(
                 [*(f"{result.column} % left out" for result in chosen), *(result.method.name for result in others)]
@@ -120,7 +120,7 @@ def _pools(results: Sequence[Result], part: PartResults, colours: Sequence[str])
 
 
 def time_to_accuracy(suite: Suite, parts: Sequence[PartResults]) -> Any:
-    """Accuracy over the time spent, a panel for each ratio, full data in all of them."""
+    """Draw accuracy over the time spent, one panel per ratio, with full data in all panels."""
     rows = []
     for part in parts:
         drawn = []
@@ -148,7 +148,7 @@ def _race(results: Sequence[Result], title: str) -> Any:
 
 
 def motivation(suite: Suite, parts: Sequence[PartResults]) -> Any:
-    """Accuracy, gradient norm and its rolling spread over epochs, and accuracy against the norm."""
+    """Draw accuracy, gradient norm and its rolling spread over epochs, and accuracy against the norm."""
     results = parts[0].results
     accuracy = _curves(results, lambda epoch: epoch.get("metric"))
     size = _curves(results, lambda epoch: (epoch.get("diagnostics") or {}).get("gradient_norm"))
@@ -199,7 +199,7 @@ def _joint(results: Sequence[Result], methods: list[str]) -> Any:
 
 
 def _curves(results: Sequence[Result], value: Any) -> list[dict[str, Any]]:
-    """Means over seeds, epoch by epoch."""
+    """Return the means over seeds, per epoch."""
     points = []
     for result in results:
         looks = {result.row.label: Series(result.method.name, colour_of(result.method.name), "", (1, 0))}
@@ -211,7 +211,7 @@ _BARS = 40
 
 
 def usage(suite: Suite, parts: Sequence[PartResults]) -> Any:
-    """A panel for each ratio."""
+    """Draw how often samples are used, one panel per ratio."""
     drawn = []
     for part in parts:
         for column in dict.fromkeys(result.column for result in part.results):
@@ -237,7 +237,7 @@ def _panel(results: Sequence[Result], title: str) -> Any:
 
 
 def _shares(result: Result, longest: int, width: int) -> list[dict[str, Any]]:
-    """The left edge of each bar and its height, and the right edge of the last one."""
+    """Return the left edge and height of each bar, and the right edge of the last bar."""
     counts = usage_counts(result.row)
     n = sum(counts) or 1
     points: list[dict[str, Any]] = []
@@ -245,7 +245,7 @@ def _shares(result: Result, longest: int, width: int) -> list[dict[str, Any]]:
         times = str(start) if width == 1 else f"{start} to {start + width - 1}"
         share = 100 * sum(counts[start : start + width]) / n
         points.append({"method": result.method.name, "edge": start - 0.5, "times": times, "share": share})
-    if not points:  # no run has come to its end
+    if not points:  # no run is finished
         return []
     last = points[-1]
     return [*points, {**last, "edge": last["edge"] + width}]

@@ -1,4 +1,4 @@
-"""Tables of the figures: what their points are, in numbers."""
+"""Tables of the figures: the points in numbers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _TARGETS = (0.95, 0.98, 0.99)
 
 
 def ratio_tables(suite: Suite, parts: Sequence[PartResults]) -> list[Table]:
-    """Accuracy and time of each method at each ratio."""
+    """Return tables of accuracy and time of each method at each ratio."""
     tables = []
     for part in parts:
         rows: list[tuple[str, ...]] = []
@@ -49,7 +49,7 @@ def ratio_tables(suite: Suite, parts: Sequence[PartResults]) -> list[Table]:
 
 
 def ablation_tables(suite: Suite, parts: Sequence[PartResults]) -> list[Table]:
-    """Pools of several sizes at one ratio, then several ratios."""
+    """Return tables of several pool sizes at one ratio, then of several ratios."""
     tables = []
     for part in parts:
         for kind, name in ((True, "exploration x exploitation"), (False, "ratio")):
@@ -62,7 +62,7 @@ def ablation_tables(suite: Suite, parts: Sequence[PartResults]) -> list[Table]:
 
 
 def is_decomposition(result: Result) -> bool:
-    """Whether the size of its pool was chosen."""
+    """Whether the method sets the size of its pool."""
     return "exploration" in result.method.parameters
 
 
@@ -85,7 +85,7 @@ def _claim(suite: Suite, part: PartResults) -> str:
 
 
 def usage_tables(suite: Suite, parts: Sequence[PartResults]) -> list[Table]:
-    """How many samples were never used, and how often the others were."""
+    """Return tables of how many samples were never used, and how often the others were used."""
     rows = [
         (f"{_asked(result)} {result.method.name}, {part.part.base['epochs']} epochs", *_usage_cells(result.row))
         for part in parts
@@ -109,7 +109,7 @@ def _usage_cells(row: Row) -> tuple[str, ...]:
 
 
 def usage_counts(row: Row) -> list[int]:
-    """How many samples were used 0, 1, 2, ... times, all runs together."""
+    """Return how many samples were used 0, 1, 2, ... times, summed over all runs."""
     return [sum(counts) for counts in zip_longest(*_usage_by_run(row), fillvalue=0)]
 
 
@@ -127,7 +127,7 @@ def _median(counts: Sequence[int]) -> str:
 
 
 def time_to_accuracy_tables(suite: Suite, parts: Sequence[PartResults]) -> list[Table]:
-    """How long it takes to come within reach of what full data ends at."""
+    """Return tables of the time until a run is close to the final accuracy of full data."""
     return [_race(suite, part) for part in parts]
 
 
@@ -166,13 +166,13 @@ _WINDOW = 3  # epochs
 
 
 def norms(run: Run) -> list[tuple[int, float]]:
-    """The epochs whose gradient norm was recorded, with it."""
+    """Return (epoch, gradient norm) for each epoch that recorded the norm."""
     found = [(int(epoch["epoch"]), value_of(epoch, "gradient_norm")) for epoch in run.epochs]
     return [(epoch, norm) for epoch, norm in found if norm is not None]
 
 
 def mean_unrest(runs: Sequence[Run]) -> list[tuple[int, float]]:
-    """The `unrest` of several runs, averaged epoch by epoch."""
+    """Return the `unrest` of several runs, averaged per epoch."""
     found: dict[int, list[float]] = {}
     for run in runs:
         for epoch, value in unrest(run):
@@ -181,14 +181,14 @@ def mean_unrest(runs: Sequence[Run]) -> list[tuple[int, float]]:
 
 
 def unrest(run: Run) -> list[tuple[int, float]]:
-    """The spread of the gradient norm over some epochs, with the last of them."""
+    """Return (last epoch, spread of the gradient norm) for each window of epochs."""
     found = norms(run)
     values = rolling_spread([norm for _, norm in found], _WINDOW)
     return [(epoch, float(value)) for (epoch, _), value in zip(found[_WINDOW - 1 :], values, strict=True)]
 
 
 def motivation_tables(suite: Suite, parts: Sequence[PartResults]) -> list[Table]:
-    """How accuracy and gradient norm go together, and how large and how restless the norm is."""
+    """Return tables of the correlation of accuracy and gradient norm, and of the size and spread of the norm."""
     return [_table(suite, part) for part in parts]
 
 

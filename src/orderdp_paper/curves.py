@@ -82,7 +82,7 @@ _FIG_TIME = Suite(
 
 
 def _decomposed(ratio: float, *explorations: float) -> tuple[Method, ...]:
-    """OrderDP at one ratio with pools of several sizes."""
+    """Return OrderDP at one ratio with pools of several sizes."""
     return tuple(
         Method(f"{e:g} x {(1 - ratio) / e:.2f}", "orderdp", {"exploration": e}, ratios=(ratio,)) for e in explorations
     )
@@ -122,7 +122,7 @@ _FIG_ABLATION = Suite(
 
 
 def _usage_parts(base: dict[str, Any], long: dict[str, Any], seeds: tuple[int, ...], full_run: float) -> Any:
-    """30 and 50 % for as long as others train; 99 % for so many epochs that everything can be seen at all."""
+    """Return the parts: 30 and 50 % for the usual number of epochs, 99 % for enough epochs to use every sample."""
     times = full_run * long["epochs"] / base["epochs"]
     return (
         Part(_C10, base, (RANDOM, ORDERDP), (0.3, 0.5), seeds, full_run),

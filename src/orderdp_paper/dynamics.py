@@ -1,4 +1,4 @@
-"""The paper's tables on what happens during training: kept sets, directions, stability, and its first figure."""
+"""The paper's tables on the course of training (kept sets, directions, stability), and its first figure."""
 
 from __future__ import annotations
 

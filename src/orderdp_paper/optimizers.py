@@ -12,7 +12,7 @@ from orderdp_paper.tables import lossless_tables
 __all__ = ["SUITES"]
 
 
-#: Learning rate and weight decay by scale; the paper prints those of SGD only.
+#: Learning rate and weight decay by scale; the paper prints only those of SGD.
 _OPTIMIZERS: dict[str, dict[str, dict[str, Any]]] = {
     "SGD": {"smoke": {}, "cpu": {}, "paper": {}},
     "AdamW": {

@@ -1,4 +1,4 @@
-"""What can be reproduced and what it needs; results of a suite as text."""
+"""The list of suites and their requirements; results of a suite as text."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _DIAGNOSTICS = {
 }
 
 
-_SMOKE = "under 15 s"  # on two cores; the tests run them all
+_SMOKE = "under 15 s"  # on two CPU cores; the tests run all suites at this scale
 
 
 def list_suites(say: Callable[[str], None]) -> None:
-    """Prints all there are."""
+    """Print all suites."""
     from orderdp_paper import SUITES
 
     rows = [
@@ -43,7 +43,7 @@ def list_suites(say: Callable[[str], None]) -> None:
 
 
 def describe(suite: Suite, say: Callable[[str], None]) -> None:
-    """Prints what one suite runs at each scale."""
+    """Print the runs of one suite at each scale."""
     say(f"{suite.id}: {suite.shows}")
     say(f"  in the paper: {suite.printed.source}; {suite.printed.setting}.")
     say(f"  its claim: {suite.printed.claim}.")
@@ -63,7 +63,7 @@ def describe(suite: Suite, say: Callable[[str], None]) -> None:
 
 
 def needs(scale: Scale, *, smoke: bool = False) -> str:
-    """Time, memory and data in a few words."""
+    """Return time, memory and data of a scale in a few words."""
     time = _SMOKE if smoke else f"{_rough(scale.seconds)} on {scale.machine}"
     return f"{time}, {scale.memory}, {' and '.join(scale.data)}"
 
@@ -86,15 +86,15 @@ def _of_width(width: int | None) -> str:
 def show_suite(
     suite: Suite, scale: str, results: Sequence[PartResults], out: Path, ending: str, say: Callable[[str], None]
 ) -> None:
-    """Prints the tables and writes them and the figure.
+    """Print the tables, and write the tables and the figure.
 
     Args:
-        suite: Which.
-        scale: At which scale it was run.
-        results: What was measured.
-        out: Where files go.
-        ending: The kind of figure: png, svg or html.
-        say: Where sentences go.
+        suite: The suite.
+        scale: Scale at which it was run.
+        results: Results of its parts.
+        out: Folder for the files.
+        ending: Format of the figure: png, svg or html.
+        say: Called with lines of output.
     """
     tables = suite.tables(suite, results)
     for table in tables:
@@ -110,18 +110,18 @@ def show_suite(
         path = out / f"{suite.id}-{scale}.{ending}"
         save(draw(suite, results), path)
         say(f"The figure is {path}.")
-    except ConfigError as error:  # figures need an extra; the table does not
+    except ConfigError as error:  # figures need optional packages; the table does not
         say(f"No figure was drawn: {error}")
 
 
 def markdown(suite: Suite, scale: str, tables: Sequence[Table], differs: str) -> str:
-    """The tables for a page, under a sentence on how this is not what the paper did."""
+    """Return the tables as Markdown, below a sentence on the differences from the paper's setup."""
     lines = [f"# {suite.id}, scale {scale}", "", f"{_sentence(suite.shows)} {differs}", ""]
     return "\n".join(lines + table_lines(tables))
 
 
 def _differs(suite: Suite, scale: str, results: Sequence[PartResults]) -> str:
-    """How this is not what the paper did; what --data has put in place of the suite's data is said first."""
+    """Return the differences from the paper's setup; data sets replaced by --data come first."""
     planned, used = suite.scales[scale], [str(part.part.base["data"]) for part in results]
     replaced = [name for name in planned.data if name not in used and name not in BROUGHT]
     own = dict.fromkeys(name for name in used if name not in planned.data)
@@ -131,7 +131,7 @@ def _differs(suite: Suite, scale: str, results: Sequence[PartResults]) -> str:
 
 
 def table_lines(tables: Iterable[Table]) -> list[str]:
-    """Tables with what is to be said about them, as lines of markdown."""
+    """Return tables with their titles and notes, as lines of Markdown."""
     lines = []
     for table in tables:
         lines += [f"**{table.title}**", "", _line(table.header), _line(["---"] * len(table.header))]
@@ -141,7 +141,7 @@ def table_lines(tables: Iterable[Table]) -> list[str]:
 
 
 def show_trials(suite: Suite, trials: Iterable[Trial], say: Callable[[str], None]) -> None:
-    """Prints what the first steps took, each as soon as it is known."""
+    """Print the time of the first steps, each trial as soon as it ends."""
     n = failed = 0
     for part, planned, steps, seconds, reason in trials:
         n, failed = n + 1, failed + (reason is not None)

@@ -1,4 +1,4 @@
-"""The paper's own numbers, as it prints them."""
+"""The numbers that the paper prints."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ Cells = Mapping[str, Mapping[str, Mapping[str, Number]]]
 
 @dataclass(frozen=True)
 class Printed:
-    """What the paper says.
+    """A table or figure of the paper.
 
     Attributes:
-        source: Which table or figure.
-        setting: How it was measured.
-        values: Number by group, row and column; empty for figures that are printed without numbers.
-        claim: What the text says about it.
+        source: Name of the table or figure.
+        setting: Conditions of the measurement.
+        values: Numbers by group, row and column; empty for figures printed without numbers.
+        claim: Claim of the text about it.
     """
 
     source: str
@@ -55,12 +55,12 @@ class Printed:
     claim: str = ""
 
     def number(self, group: str, row: str, column: str) -> Number | None:
-        """What is printed there, if anything is."""
+        """Return the number printed there, or None."""
         return self.values.get(group, {}).get(row, {}).get(column)
 
 
 def read_grid(groups: Sequence[str], columns: Sequence[str], text: str) -> Cells:
-    """Numbers by group, row and column.
+    """Parse a printed table into numbers by group, row and column.
 
     >>> read_grid(["A", "B"], ["30", "50"], "Some Method  94.6 93.3±0.1  73.8 -")["A"]["Some Method"]["50"]
     Number(value=93.3, deviation=0.1)

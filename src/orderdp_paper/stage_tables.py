@@ -1,4 +1,4 @@
-"""What epochs record, by stages of training: means over the epochs of a stage, then over seeds."""
+"""Recorded values by stages of training: means over the epochs of a stage, then over seeds."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ __all__ = [
 
 
 class Stage(NamedTuple):
-    """A part of training, from just after one share of the epochs up to another; the end alone where both are 1."""
+    """A stage of training, from after one fraction of the epochs up to another; only the last epoch if both are 1."""
 
     name: str
     begin: float
     end: float
 
     def holds(self, epoch: int, epochs: int) -> bool:
-        """Whether an epoch, counted from 1, is in it."""
+        """Whether an epoch, counted from 1, is in the stage."""
         if self.begin == self.end:
             return epoch == epochs
         return self.begin * epochs + 1e-9 < epoch <= self.end * epochs + 1e-9
@@ -53,12 +53,12 @@ QUARTERS = _stages(30, 50, 70, 100)
 
 
 def over_stages(row: Row, name: str, stages: Sequence[Stage]) -> list[Number | None]:
-    """Mean and deviation over seeds of each stage's mean; None where nothing was recorded.
+    """Return mean and standard deviation over seeds of each stage's mean; None if nothing was recorded.
 
     Args:
-        row: Whose runs.
-        name: What epochs record: "metric", or a diagnostic.
-        stages: Which.
+        row: Row whose runs are used.
+        name: Name of the recorded value: "metric", or a diagnostic.
+        stages: Stages of training.
     """
     means = [[mean for run in row.runs if (mean := _mean(run, name, stage)) is not None] for stage in stages]
     return [
@@ -74,7 +74,7 @@ def _mean(run: Run, name: str, stage: Stage) -> float | None:
 
 
 class StagePoint(NamedTuple):
-    """A cell of such a table, ours or the paper's."""
+    """A cell of a stage table, measured or printed in the paper."""
 
     group: str
     method: str
@@ -84,7 +84,7 @@ class StagePoint(NamedTuple):
 
 
 def stage_points(suite: Suite, part: PartResults, recorded: str) -> list[StagePoint]:
-    """Cells by ratio, method and fifth of training."""
+    """Return cells by ratio, method and fifth of training."""
     points = []
     for result in part.results:
         if result.ratio is None:
@@ -98,7 +98,7 @@ def stage_points(suite: Suite, part: PartResults, recorded: str) -> list[StagePo
 
 
 def stage_tables(recorded: str) -> Callable[[Suite, Sequence[PartResults]], list[Table]]:
-    """What makes tables of something recorded each epoch, by ratio and method."""
+    """Return a function that builds tables of a value recorded per epoch, by ratio and method."""
 
     def tables(suite: Suite, parts: Sequence[PartResults]) -> list[Table]:
         return [_table(suite, part, stage_points(suite, part, recorded), FIFTHS, recorded, 3) for part in parts]
@@ -107,7 +107,7 @@ def stage_tables(recorded: str) -> Callable[[Suite, Sequence[PartResults]], list
 
 
 def stability_points(suite: Suite, part: PartResults) -> list[StagePoint]:
-    """Accuracy and gradient norm by method and stage."""
+    """Return cells of accuracy and gradient norm by method and stage."""
     points = []
     for group, recorded in (("accuracy", "metric"), ("gradient norm", "gradient_norm")):
         for result in part.results:
@@ -120,14 +120,14 @@ def stability_points(suite: Suite, part: PartResults) -> list[StagePoint]:
 
 
 def stability_tables(suite: Suite, parts: Sequence[PartResults]) -> list[Table]:
-    """Accuracy and gradient norm by stage."""
+    """Return tables of accuracy and gradient norm by stage."""
     return [_table(suite, part, stability_points(suite, part), QUARTERS, "by stage", 2) for part in parts]
 
 
 def _table(
     suite: Suite, part: PartResults, points: Sequence[StagePoint], stages: Sequence[Stage], what: str, digits: int
 ) -> Table:
-    """Ours above the paper's, with as many digits as it prints."""
+    """Build a table of measured numbers above the paper's, with as many digits as the paper prints."""
     rows: list[tuple[str, ...]] = []
     for group in dict.fromkeys(point.group for point in points):
         rows.append((f"{group}:", *[""] * len(stages)))

@@ -1,4 +1,4 @@
-"""What a suite is: one table or figure of the paper, as the runs it takes at each scale and what is made of them."""
+"""Suites: one table or figure of the paper, with its runs at each scale and the output built from them."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ class Method:
     """A row of a table.
 
     Attributes:
-        name: As the paper's row is called, or ours where it has none.
+        name: Name of the row in the paper, or the library's name if the paper has no such row.
         policy: Name of the policy, the control or the static method.
-        parameters: Its parameters.
-        ratios: Its own prune ratios, where they are not those of the part.
+        parameters: Parameters of the policy.
+        ratios: Prune ratios of this method, if they differ from those of the part.
         at_ratio: Further parameters at single ratios.
-        settings: Further settings of its runs, which those of other methods do not have.
-        matched: Whether it is InfoBatch, asked for the ratio that counts. Its first epoch uses all data, so the others
-            must leave out more.
+        settings: Further settings of this method's runs only.
+        matched: Whether the method is InfoBatch, matched to the ratio over the whole run. Its first epoch uses all
+            data, so the other epochs must leave out more.
     """
 
     name: str
@@ -71,7 +71,7 @@ class Method:
     matched: bool = False
 
     def parameters_for(self, ratio: float | None, epochs: int) -> dict[str, Any]:
-        """The parameters at one ratio, in a run of so many epochs."""
+        """Return the parameters at one ratio, in a run of `epochs` epochs."""
         parameters = {**self.parameters, **(self.at_ratio.get(ratio, {}) if ratio is not None else {})}
         if self.matched and ratio is not None:
             parameters["target_ratio"] = round(min(0.99, ratio * epochs / max(1, epochs - 1)), 4)
@@ -79,7 +79,7 @@ class Method:
 
 
 class Planned(NamedTuple):
-    """One run of a part, and which cell of its table it belongs to."""
+    """One run of a part, and the cell of the table it belongs to."""
 
     method: Method
     ratio: float | None
@@ -91,13 +91,13 @@ class Part:
     """Runs that are compared with each other: one data set, one model, one recipe.
 
     Attributes:
-        beside: The part of the paper's table that they are shown beside.
-        base: Their settings, without policy, ratio and seed.
-        methods: The rows.
+        beside: The part of the paper's table to compare with.
+        base: Settings of the runs, without policy, ratio and seed.
+        methods: Rows of the table.
         ratios: Prune ratios.
-        seeds: One run of each for every seed.
-        full_run: Seconds that a run with all data takes, on the scale's machine; for estimates.
-        looks: How often a run goes through all data and what it keeps to look at their gradients; for estimates.
+        seeds: Seeds; every method runs once per seed and ratio.
+        full_run: Seconds that a run with all data takes on the scale's machine; for estimates.
+        looks: Number of passes over all data and the kept set that a run makes to diagnose gradients; for estimates.
     """
 
     beside: str
@@ -109,7 +109,7 @@ class Part:
     looks: int = 0
 
     def runs(self) -> Iterator[Planned]:
-        """All runs, seed by seed, so that what is finished first can be compared already."""
+        """Yield all runs, seed by seed, so that the first finished runs are already comparable."""
         for seed in self.seeds:
             for method in self.methods:
                 for ratio in (None,) if method.policy == "full" else method.ratios or self.ratios:
@@ -118,26 +118,26 @@ class Part:
     def _settings(self, method: Method, ratio: float | None, seed: int) -> Settings:
         parameters = method.parameters_for(ratio, self.base["epochs"])
         own = {"policy": method.policy, "policy_parameters": parameters, "prune_ratio": ratio, "seed": seed}
-        # As the paper's loaders do, incomplete batches are trained on.
+        # Incomplete batches are trained on, as by the paper's loaders.
         return Settings.from_dict({"drop_last": False, **self.base, **method.settings, **own})
 
     @property
     def seconds(self) -> float:
-        """Roughly what all runs take."""
+        """Estimated seconds of all runs."""
         kept = [1 - (planned.ratio or 0.0) for planned in self.runs()]
-        looking = self.full_run * self.looks / self.base["epochs"]  # full data need no look
+        looking = self.full_run * self.looks / self.base["epochs"]  # full data needs no such pass
         return sum(self.full_run * share + (looking * (1 + share) if share < 1 else 0.0) for share in kept)
 
 
 @dataclass(frozen=True)
 class Scale:
-    """How a suite is run at one scale.
+    """The runs of a suite at one scale.
 
     Attributes:
-        parts: What is run.
-        machine: What the estimates are for.
-        memory: What it takes, in words.
-        differs: How this is not what the paper did, in a sentence or two.
+        parts: Parts to run.
+        machine: Machine of the estimates.
+        memory: Required memory, in words.
+        differs: Differences from the paper's setup, in a sentence or two.
     """
 
     parts: tuple[Part, ...]
@@ -147,17 +147,17 @@ class Scale:
 
     @property
     def data(self) -> tuple[str, ...]:
-        """The data sets, each once."""
+        """The data sets, without repetition."""
         return tuple(dict.fromkeys(str(part.base["data"]) for part in self.parts))
 
     @property
     def seconds(self) -> float:
-        """Roughly what all runs take, one after the other."""
+        """Estimated seconds of all runs, one after the other."""
         return sum(part.seconds for part in self.parts)
 
 
 class Table(NamedTuple):
-    """Cells to show, with a title above and notes below."""
+    """Cells of a table, with a title above and notes below."""
 
     title: str
     header: tuple[str, ...]
@@ -170,13 +170,13 @@ class Suite:
     """A table or figure of the paper.
 
     Attributes:
-        id: What it is called on the command line.
-        shows: What it is about, in a sentence.
-        printed: The paper's own numbers.
-        scales: How it is run, by the name of the scale.
-        tables: What makes tables of the results of all parts.
-        figure: Which chart shows them.
-        diagnose: Which of the costly diagnostics are needed.
+        id: Name on the command line.
+        shows: Subject, in one sentence.
+        printed: Numbers that the paper prints.
+        scales: Scales, by name.
+        tables: Builds tables from the results of all parts.
+        figure: Name of the chart that shows the results.
+        diagnose: Level of diagnostics that the suite needs.
     """
 
     id: str
@@ -188,13 +188,13 @@ class Suite:
     diagnose: Closeness = False
 
     def runs_in(self, out: Path) -> Path:
-        """The folder of its runs, by how closely they are looked at: a finished run is not run again for that."""
+        """Return the folder of the runs, one per level of diagnostics: a finished run is not repeated for more."""
         return {False: out, "steps": out / "diagnosed-steps", True: out / "diagnosed"}[self.diagnose]
 
 
 @dataclass(frozen=True)
 class Result:
-    """What one method did at one ratio, over all seeds."""
+    """Results of one method at one ratio, over all seeds."""
 
     method: Method
     ratio: float | None
@@ -202,48 +202,48 @@ class Result:
 
     @property
     def column(self) -> str:
-        """The ratio as tables have it: "30" for 0.3, "" for none."""
+        """The ratio in table headings: "30" for 0.3, "" for none."""
         return "" if self.ratio is None else f"{100 * self.ratio:g}"
 
 
 @dataclass(frozen=True)
 class PartResults:
-    """All that a part measured."""
+    """Results of all methods of a part."""
 
     part: Part
     results: tuple[Result, ...]
 
     @property
     def title(self) -> str:
-        """What ran here, in words."""
+        """Data, model and number of epochs of the part, in words."""
         base = self.part.base
         width = f" of width {base['width']}" if base.get("width") else ""
         return f"{base['data']}, {base['model']}{width}, {base['epochs']} epochs"
 
     @property
     def seeds(self) -> int:
-        """How many seeds were asked for."""
+        """Number of requested seeds."""
         return len(self.part.seeds)
 
     @property
     def full(self) -> Row | None:
-        """Full data, if it was run."""
+        """The row of full data, if it was run."""
         return next((result.row for result in self.results if result.method.policy == "full"), None)
 
     def find(self, method: str, ratio: float | None = None) -> Row | None:
-        """The row of a method, at one of its ratios or at its only one."""
+        """Return the row of a method, at one of its ratios or at its only one."""
         found = [result for result in self.results if result.method.name == method]
         if ratio is not None:
             found = [result for result in found if result.ratio in (ratio, None)]
         return found[0].row if found else None
 
     def of(self, method: str) -> list[Result]:
-        """All ratios of a method."""
+        """Return the results of a method at all its ratios."""
         return [result for result in self.results if result.method.name == method]
 
 
 def read_part(part: Part, out: Path) -> PartResults:
-    """The results of a part from the folder its runs were written to, or from a file of packed records."""
+    """Read the results of a part from the output folder of its runs, or from a file of packed records."""
     there = out.is_file() or any(out.glob("runs/*"))
     known = {run.id: run for run in read_runs(out)} if there else {}
     runs = []
@@ -255,7 +255,7 @@ def read_part(part: Part, out: Path) -> PartResults:
 
 
 def measure(part: Part, runs: Sequence[Run]) -> PartResults:
-    """The results of a part whose runs have these records, in the order of `Part.runs`."""
+    """Compute the results of a part from the records of its runs, in the order of `Part.runs`."""
     rows = {run.id: row for row in compare(runs) for run in (*row.runs, *row.failed, *row.unfinished)}
     results: dict[tuple[str, float | None], Result] = {}
     for planned, run in zip(part.runs(), runs, strict=True):
@@ -265,11 +265,11 @@ def measure(part: Part, runs: Sequence[Run]) -> PartResults:
 
 
 def fewer_seeds(part: PartResults, *, paired: bool = False) -> list[str]:
-    """A sentence where not all seeds of the part count: means that stand side by side are then not of the same seeds.
+    """Return a sentence if not all seeds of the part count, because its means are then not over the same seeds.
 
     Args:
-        part: Whose runs.
-        paired: Whether the table has differences to full data, which are of the same seeds all the same.
+        part: Results of the part.
+        paired: Whether the table has differences to full data, which are always over the same seeds.
     """
     short = [result for result in part.results if len(result.row.runs) < part.seeds]
     if not short:
@@ -286,7 +286,7 @@ def _name(result: Result) -> str:
 
 
 def really_saved(part: PartResults) -> list[str]:
-    """A sentence where something else was left out than was asked for, by a point or more."""
+    """Return a sentence if the measured fraction left out differs from the requested ratio by a point or more."""
     told = []
     for name in dict.fromkeys(result.method.name for result in part.results):
         found = [result for result in part.of(name) if result.ratio is not None and result.row.saved is not None]
@@ -296,21 +296,21 @@ def really_saved(part: PartResults) -> list[str]:
     return [f"Really left out: {'; '.join(told)}."] if told else []
 
 
-#: What the user has to bring, by the names that suites have for it.
+#: Data that the user must provide, by the name in the suites.
 BROUGHT = {"imagenet": "ImageNet as a folder with train/CLASS/ and val/CLASS/"}
 
 
 def prepare(
     suite: Suite, scale: str, *, data: Sequence[str] = (), seeds: Sequence[int] | None = None
 ) -> tuple[Part, ...]:
-    """The parts of a suite, ready to be run.
+    """Return the parts of a suite, ready to run.
 
     Args:
-        suite: Which.
+        suite: The suite.
         scale: One of `SCALES`.
-        data: What to use in place of the suite's data sets: one name or path for all of them, or ``NAME=D`` for the one
+        data: Replacements of the suite's data sets: one name or path for all data sets, or ``NAME=D`` for the data set
             called NAME.
-        seeds: In place of the suite's own.
+        seeds: Replaces the suite's own seeds.
     """
     checked_name(scale, suite.scales, "scale")
     parts = suite.scales[scale].parts
@@ -327,13 +327,13 @@ def prepare(
     for part in parts:
         base = {**part.base, "data": chosen[str(part.base["data"])]}
         fitted = replace(part, base=base, seeds=part.seeds if seeds is None else tuple(dict.fromkeys(seeds)))
-        # With one data set in place of several, parts may become the same.
+        # If one data set replaces several, parts may become equal.
         ready.setdefault(_identity(fitted), fitted)
     return tuple(ready.values())
 
 
 def _chosen(name: str, names: Sequence[str], data: Sequence[str]) -> str:
-    """What takes the place of a data set: what was given for it by name, else for all, else itself."""
+    """Return the replacement of a data set: the one given by name, else the one for all, else the data set itself."""
     for_all = name
     for given in data:
         key, equals, rest = given.partition("=")
@@ -353,7 +353,7 @@ def _identity(part: Part) -> tuple[str, ...]:
 
 
 class Trial(NamedTuple):
-    """What the first steps of a run took, and why it failed if it did."""
+    """Time of the first steps of a run, and the reason if it failed."""
 
     part: Part
     planned: Planned
@@ -363,18 +363,19 @@ class Trial(NamedTuple):
 
 
 class _EnoughError(Exception):
-    """As many steps as were asked for."""
+    """The requested number of steps is done."""
 
 
 def try_out(parts: Sequence[Part], place: RunOptions, steps: int) -> Iterator[Trial]:
-    """Trains every method of every part for a few steps, in a folder that is then removed.
+    """Train every method of every part for a few steps, in a folder that is then removed.
 
-    Static methods that need a proxy are left out: training it takes longer than a few steps. Nothing is tested.
+    Static methods that need a proxy are left out, because training the proxy takes longer than a few steps. Nothing is
+    tested.
 
     Args:
-        parts: What to try.
-        place: Where data are, and which device.
-        steps: How many of each.
+        parts: Parts to try.
+        place: Run options; their data folder and device are used.
+        steps: Number of steps per method.
     """
     if not is_count(steps):
         raise ConfigError(f"the number of steps must be at least 1, got {steps}.")
@@ -384,7 +385,7 @@ def try_out(parts: Sequence[Part], place: RunOptions, steps: int) -> Iterator[Tr
             for planned in _one_of_each(part):
                 clock, reason = _Clock(steps), None
                 with suppress(_EnoughError):
-                    reason = runner.run(planned.settings, clock.watch).get("reason")  # of a run that failed
+                    reason = runner.run(planned.settings, clock.watch).get("reason")  # set if the run failed
                 yield Trial(part, planned, len(clock.times), clock.seconds_a_step, reason)
 
 
@@ -413,7 +414,7 @@ class _Clock:
 
     @property
     def seconds_a_step(self) -> float:
-        """Without the first one, which also makes things ready, where there are others."""
+        """Seconds per step, without the first step if there are others, because it includes the setup."""
         if len(self.times) > 1:
             return (self.times[-1] - self.times[0]) / (len(self.times) - 1)
         return self.times[-1] - self._start if self.times else 0.0

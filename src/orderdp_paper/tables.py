@@ -1,4 +1,4 @@
-"""Tables of accuracy and cost, ours above the paper's own numbers."""
+"""Tables of accuracy and cost, measured numbers above those of the paper."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ NOTHING = "–"  # noqa: RUF001
 _PAPER = "  paper"
 
 
-_HUGE = 1e5  # norms of gradients where training breaks down
+_HUGE = 1e5  # gradient norm at which training has broken down
 
 
 def accuracy_tables(suite: Suite, parts: Sequence[PartResults]) -> list[Table]:
-    """A table for each part: methods down, ratios across; accuracy, and in brackets the difference to full data."""
+    """Return one table per part: methods by ratios; accuracy, and in brackets the difference to full data."""
     return [_accuracy_table(suite, part) for part in parts]
 
 
@@ -55,7 +55,7 @@ def _accuracy_table(suite: Suite, part: PartResults) -> Table:
 
 
 def cost_tables(suite: Suite, parts: Sequence[PartResults]) -> list[Table]:
-    """Accuracy and time of each method at one ratio."""
+    """Return tables of accuracy and time of each method at one ratio."""
     return [_cost_table(suite, part) for part in parts]
 
 
@@ -77,7 +77,7 @@ def _cost_table(suite: Suite, part: PartResults) -> Table:
 
 
 def lossless_tables(suite: Suite, parts: Sequence[PartResults]) -> list[Table]:
-    """Each method at the ratio at which the paper found no loss, all parts in one table."""
+    """Return one table of all parts: each method at the ratio at which the paper found no loss."""
     rows: list[tuple[str, ...]] = []
     notes = [f"paper: {suite.printed.setting} ({suite.printed.source})."]
     for part in parts:
@@ -101,17 +101,17 @@ def lossless_tables(suite: Suite, parts: Sequence[PartResults]) -> list[Table]:
 
 
 def title(suite: Suite, part: PartResults) -> str:
-    """What ran here."""
+    """Return the title of a part's table."""
     return f"{suite.id}, here: {part.title}, {_seeds(part.seeds)}"
 
 
 def paper_name(suite: Suite, group: str) -> str:
-    """What the lines called "paper" are."""
+    """Return the explanation of the lines called "paper"."""
     return f"paper: {group}, {suite.printed.setting} ({suite.printed.source})."
 
 
 def spread(value: float, deviation: float | None, digits: int = 2) -> str:
-    """A number with its deviation.
+    """Format a number with its standard deviation.
 
     >>> spread(90.704, 0.118), spread(0.5, None), spread(1.2e8, 2.1e8)
     ('90.70±0.12', '0.50', '1.2e+08±2.1e+08')
@@ -122,7 +122,7 @@ def spread(value: float, deviation: float | None, digits: int = 2) -> str:
 
 
 def accuracy_cell(row: Row | None) -> str:
-    """Accuracy with its deviation, and in brackets the difference to full data."""
+    """Format accuracy with its standard deviation, and in brackets the difference to full data."""
     if row is None:
         return NOTHING
     if row.metric is None:
@@ -148,7 +148,7 @@ def _printed_accuracy(number: Number | None, full: Number | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """A time in the unit that suits it.
+    """Format a time in a suitable unit.
 
     >>> duration(75), duration(5400)
     ('75 s', '1.5 h')
@@ -162,7 +162,7 @@ def duration(seconds: float | None) -> str:
 
 
 def percent(share: float | None) -> str:
-    """A share in percent."""
+    """Format a fraction in percent."""
     return NOTHING if share is None else f"{share:.1%}"
 
 
@@ -181,7 +181,7 @@ _NOTES = (
 
 
 def static_tables(suite: Suite, parts: Sequence[PartResults]) -> list[Table]:
-    """The accuracy of each part, and its costs."""
+    """Return tables of accuracy and of costs for each part."""
     return [table for part in parts for table in (*accuracy_tables(suite, [part]), _static_cost_table(suite, part))]
 
 
@@ -196,7 +196,7 @@ def _static_cost_table(suite: Suite, part: PartResults) -> Table:
 
 
 def _costs(row: Row) -> tuple[str, ...]:
-    """Means over seeds."""
+    """Return the costs of a row, means over seeds."""
     together = row.seconds or 0.0
     choosing = statistics.fmean((run.summary or {}).get("proxy_seconds") or 0.0 for run in row.runs)
     return (

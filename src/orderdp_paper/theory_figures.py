@@ -20,7 +20,7 @@ _POINTS = 400
 
 
 def weights_against_uniform(n: int, s: int, q: int) -> Any:
-    """One design's gamma_j against the chance q/n that a uniform draw gives every sample."""
+    """Draw gamma_j of one (n, s, q) against q/n, the probability of every sample in a uniform selection."""
     ranks = np.unique(np.linspace(1, n, min(n, _POINTS)).round().astype(np.int64))
     rows = _rows(ranks / n, weights_at(ranks, n, s, q), "OrderDP")
     rows += _rows(np.array([1 / n, 1.0]), np.full(2, q / n), "uniform", dashed=True)
@@ -29,7 +29,7 @@ def weights_against_uniform(n: int, s: int, q: int) -> Any:
 
 
 def limit() -> Any:
-    """The curves n gamma_j for growing n, and what they grow to."""
+    """Draw the curves n gamma_j for growing n, and their limit."""
     s, q = 100, 30
     rows = []
     for n in (125, 200, 500, 5000):
@@ -43,7 +43,7 @@ def limit() -> Any:
 
 
 def against_uniform() -> Any:
-    """gamma_j as q grows to s, where it becomes uniform."""
+    """Draw gamma_j as q grows to s, where it becomes uniform."""
     n, s = 200, 100
     rows, names = [], []
     for q in (20, 40, 60, 80, 95, 100):
@@ -53,7 +53,7 @@ def against_uniform() -> Any:
 
 
 def shape() -> Any:
-    """gamma_j / q, the weights of the surrogate risk."""
+    """Draw gamma_j / q, the weights of the surrogate risk."""
     n, s = 400, 100
     rows, names = [], []
     for q in (10, 25, 50, 75, 100):
@@ -63,7 +63,7 @@ def shape() -> Any:
 
 
 def sums() -> Any:
-    """The sum of gamma_j / q, which is 1: the figure shows how far from it floating point is."""
+    """Draw the floating-point error of the sum of gamma_j / q, which is exactly 1."""
     alt = altair()
     n, s = 400, 100
     rows = [{"q": q, "error": float(weights(n, s, q).sum() / q - 1)} for q in range(10, 101, 10)]

@@ -1,4 +1,4 @@
-"""The paper's toy example, worked out exactly: five samples with gradients 1 to 5, of which one is kept."""
+"""The paper's toy example, computed exactly: five samples with gradients 1 to 5, of which one is kept."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Table = tuple[str, tuple[str, ...], list[tuple[str, ...]]]
 
 
 def orderdp_chances() -> list[Fraction]:
-    """How likely each of the five is the one kept, its pool being of 1 to 5 samples with equal chance."""
+    """Return the probability that each of the five samples is kept, for pool sizes 1 to 5 with equal probability."""
     chances = [Fraction(0)] * 5
     for s in range(1, 6):
         for pool in combinations(range(5), s):
@@ -32,12 +32,12 @@ def orderdp_chances() -> list[Fraction]:
 
 
 def expectation(chances: list[Fraction]) -> Fraction:
-    """The expected gradient of the sample that is kept."""
+    """Return the expected gradient of the kept sample."""
     return sum((g * p for g, p in zip(_GRADIENTS, chances, strict=True)), Fraction(0))
 
 
 def infobatch_outcomes() -> list[tuple[tuple[int, ...], Fraction, Fraction, Fraction]]:
-    """Kept set, its probability, and the gradient estimate divided by the number kept and by n.
+    """Return each kept set with its probability, and the gradient estimate divided by the number kept and by n.
 
     Samples 3, 4 and 5 are always kept; 1 and 2 each with probability 1/5, and then their gradients count five times.
     """
@@ -51,7 +51,7 @@ def infobatch_outcomes() -> list[tuple[tuple[int, ...], Fraction, Fraction, Frac
 
 
 def tables() -> Iterator[Table]:
-    """The two tables, each beside what the paper prints."""
+    """Yield the two tables, each next to the paper's numbers."""
     outcomes = infobatch_outcomes()
     rows: list[tuple[str, ...]] = [
         (str(set(kept)), f"{float(p):.2f}", f"{float(by_kept):g}", f"{float(by_n):g}", f"{1 - len(kept) / 5:.1f}")

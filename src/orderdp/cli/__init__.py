@@ -1,6 +1,6 @@
-"""The command line.
+"""The command line ``orderdp``.
 
-Loads what a command needs when it is run, so that ``--help`` and ``plan`` load no torch.
+A command imports its modules when it runs, so that ``--help`` and ``plan`` do not import torch.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ _DESCRIPTION = "Train on fewer samples each epoch, at little or no loss of accur
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command; 0 when done, 2 for bad usage, 130 when interrupted."""
+    """Run one command; return 0 when done, 2 for bad usage, 130 when interrupted."""
     options = _parser().parse_args(arguments)
     try:
         run: Callable[[argparse.Namespace], None] = options.run
         run(options)
         sys.stdout.flush()
     except BrokenPipeError:
-        # Somebody has read enough (`orderdp policies | head`). Python would complain again when it closes stdout.
+        # The reader of the output has closed the pipe (`orderdp policies | head`). Without the redirection Python would
+        # report the error again when it closes stdout.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (OrderDPError, OSError) as error:
         complain(f"orderdp {options.command}: {error}")
@@ -56,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 class _Manual(argparse.RawDescriptionHelpFormatter):
-    """Descriptions as they are written."""
+    """Prints descriptions as they are written."""
 
 
 def _show_version() -> None:

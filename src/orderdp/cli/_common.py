@@ -1,4 +1,4 @@
-"""What the commands share: output, the options of a run, and running many."""
+"""Functions that the commands share: output, the options of a run, and running many runs."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ __all__ = [
 
 
 def say(text: str) -> None:
-    """To whoever reads the output."""
+    """Print a line to stdout."""
     print(text, flush=True)  # noqa: T201
 
 
 def complain(text: str) -> None:
-    """To whoever reads errors."""
+    """Print a line to stderr."""
     print(text, file=sys.stderr, flush=True)  # noqa: T201
 
 
@@ -67,7 +67,7 @@ _SWITCHES = {
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
-    """The options of both commands. What is not given stays out, so that preset and file can say it."""
+    """Add the options that ``train`` and ``compare`` share. An unset option is left to the preset and the file."""
     unset = argparse.SUPPRESS
     what = parser.add_argument_group("what is trained")
     what.add_argument("--data", default=unset, metavar="D", help="name or path, with modifiers: see orderdp data")
@@ -131,12 +131,12 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
 
 
 def settings_of(options: argparse.Namespace, *, varied: bool = False, **own: Any) -> Settings:
-    """The settings: those of the preset, then of the file, then of the command line.
+    """Return the settings: those of the preset, overridden by the file, overridden by the command line.
 
     Args:
-        options: What was typed.
-        varied: Whether policies, ratios and seeds are varied by the command, so that a file must not say them.
-        **own: Further ones, before all others.
+        options: Parsed options.
+        varied: Whether the command varies policies, ratios and seeds, so that a file must not set them.
+        **own: Further settings, which override all others.
     """
     from orderdp.experiments.config import VARIED, Settings, preset_values, read_config
 
@@ -154,7 +154,7 @@ def settings_of(options: argparse.Namespace, *, varied: bool = False, **own: Any
 
 
 def place_of(options: argparse.Namespace) -> RunOptions:
-    """Where and how to run."""
+    """Return the run options of the command line."""
     from orderdp.experiments.runner import RunOptions
 
     return RunOptions(
@@ -170,19 +170,19 @@ def place_of(options: argparse.Namespace) -> RunOptions:
 
 
 def further_tests(options: argparse.Namespace) -> list[str]:
-    """The data sets of --also-test."""
+    """Return the data sets of --also-test."""
     return [name.strip() for name in (options.also_test or "").split(",") if name.strip()]
 
 
 def command_line() -> str:
-    """What was typed."""
+    """Return the command line as text."""
     return shlex.join(["orderdp", *sys.argv[1:]])
 
 
 def run_all(
     runs: Sequence[Settings], place: RunOptions, *, jobs: int, quiet: bool, tests: Sequence[str] = ()
 ) -> list[Run]:
-    """Runs what is not finished yet, judges it on further test sets, and returns the records of all."""
+    """Run all unfinished runs, test them on further test sets, and return the records of all runs."""
     from orderdp.experiments.progress import show_progress
     from orderdp.experiments.records import read_run
     from orderdp.experiments.runner import compare_all, finished
@@ -210,7 +210,7 @@ def _judge(runs: Sequence[Settings], place: RunOptions, data: str, *, quiet: boo
 
 
 def numbers(text: str, kind: type, option: str) -> list[Any]:
-    """The numbers in an option."""
+    """Parse the numbers in an option."""
     try:
         return [kind(part) for part in text.split(",") if part.strip()]
     except ValueError:

@@ -1,4 +1,4 @@
-"""Losses out of a file: a checkpoint with a pruner's state somewhere in it, or arrays."""
+"""Losses from a file: a checkpoint that contains a pruner's state at any depth, or arrays."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ __all__ = ["refuse_parts", "stored_losses"]
 
 
 def stored_losses(path: Path) -> StoredLosses | np.ndarray:
-    """The losses in a file.
+    """Read the losses in a file.
 
     Args:
-        path: An .npy or .npz file of losses; any other is taken for a checkpoint.
+        path: An .npy or .npz file of losses; any other file is read as a checkpoint.
     """
     if path.suffix in (".npy", ".npz"):
         return _array(path)
@@ -47,7 +47,7 @@ def stored_losses(path: Path) -> StoredLosses | np.ndarray:
 
 
 def refuse_parts(folder: Path) -> None:
-    """Raises where the folder is what `orderdp.distributed.save_parts` wrote."""
+    """Raise if `orderdp.distributed.save_parts` wrote the folder."""
     parts = sorted(folder.glob("pruner-*-of-*.pt"))
     if parts:
         raise _in_parts(folder, len(parts))
@@ -76,13 +76,13 @@ def _array(path: Path) -> np.ndarray:
 
 def _loaded(path: Path) -> dict[str, Any]:
     try:
-        return load_checkpoint(path, mmap=True)  # of a large model nothing is read but its names
+        return load_checkpoint(path, mmap=True)  # of a large model only the names are read
     except StateError:
-        return load_checkpoint(path)  # old files cannot be mapped
+        return load_checkpoint(path)  # files in the old format cannot be mapped
 
 
 def _states(value: Any) -> Iterator[Mapping[str, Any]]:
-    """The states of pruners, wherever they are."""
+    """Yield the states of pruners, at any depth."""
     if isinstance(value, Mapping):
         if value.get("format") == FORMAT:
             yield value

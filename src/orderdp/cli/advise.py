@@ -1,4 +1,4 @@
-"""``orderdp advise``."""
+"""The command ``orderdp advise``."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ examples:
 """
 
 
-_SHOWN = 6  # epochs of a run, in a terminal
+_SHOWN = 6  # epochs of a run that the terminal shows
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """What it takes."""
+    """Add the arguments of the command."""
     parser.add_argument(
         "path", type=Path, metavar="PATH", help="a checkpoint, .npy or .npz with losses, or a folder of runs"
     )
@@ -55,7 +55,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """What it does."""
+    """Run the command."""
     if not options.path.exists():
         raise DatasetError(f"there is no file or folder {str(options.path)!r}.")
     if options.path.is_dir():
@@ -106,7 +106,7 @@ def _advise_on_runs(options: argparse.Namespace) -> None:
 
 
 def _told(run: Run, refresh: float) -> dict[str, Any]:
-    """The share learned after each epoch of a run that recorded it, and what an epoch could save at the end."""
+    """Return the fraction learned after each epoch that recorded it, and the possible saving per epoch at the end."""
     epochs = [
         {"epoch": int(epoch["epoch"]), "learned": float(epoch["learned"])}
         for epoch in run.epochs

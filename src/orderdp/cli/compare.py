@@ -1,4 +1,4 @@
-"""``orderdp compare``."""
+"""The command ``orderdp compare``."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _RATIOS = "0.3,0.5,0.7"
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """What it takes."""
+    """Add the arguments of the command."""
     parser.add_argument(
         "--policies",
         default="full,reduced,random,infobatch,orderdp",
@@ -64,7 +64,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """What it does."""
+    """Run the command."""
     from orderdp.experiments.config import grid, parse_method, split_outside_brackets
     from orderdp.experiments.runner import check, check_runs, check_tests, remember_settings
 
@@ -99,7 +99,7 @@ def run(options: argparse.Namespace) -> None:
 def _searched(
     base: Settings, contenders: list[MethodSpec], options: argparse.Namespace
 ) -> tuple[list[MethodSpec], list[Settings]]:
-    """Whose ratios are searched, and the runs at both ends of the search, by which it is checked."""
+    """Return the methods whose ratios are searched, and the runs at both ends of each search, for checks."""
     from orderdp.experiments.config import CONTROLS
     from orderdp.experiments.runner import possible_ratios
 
@@ -153,5 +153,5 @@ def _report(options: argparse.Namespace) -> None:
         show_comparison(task_name(rows, by_task), rows, say)
     try:
         report_command(options.out, say=say)
-    except ConfigError as error:  # the page needs an extra; the table does not
+    except ConfigError as error:  # the page needs optional packages; the table does not
         say(f"No page was written: {error}")

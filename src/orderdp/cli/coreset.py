@@ -1,4 +1,4 @@
-"""``orderdp coreset``."""
+"""The command ``orderdp coreset``."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ A method's parameters follow its name: NAME:key=value. With --cache ten methods 
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """What it takes."""
+    """Add the arguments of the command."""
     parser.add_argument("--list", action="store_true", help="say which methods there are")
     parser.add_argument("--method", metavar="M", help="which method; its card is docs/coresets/M.md")
     parser.add_argument("--prune-ratio", type=float, metavar="R", help="share left out, in [0, 1)")
@@ -58,7 +58,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """What it does."""
+    """Run the command."""
     from orderdp.coresets import NAMES, coreset_command, summary
     from orderdp.experiments.config import parse_method
     from orderdp.experiments.runner import make_folder
@@ -72,7 +72,7 @@ def run(options: argparse.Namespace) -> None:
     method = parse_method(options.method, NAMES, "static method")
     if (options.data is None) == (options.from_features is None):
         raise ConfigError("give either --data D or --from-features FILE.")
-    make_folder(options.out.parent)  # or a proxy would be trained for nothing
+    make_folder(options.out.parent)  # fails before the proxy is trained
     outcome = coreset_command(
         method.policy,
         options.prune_ratio,

@@ -1,4 +1,4 @@
-"""``orderdp data``."""
+"""The command ``orderdp data``."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ examples:
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """What it takes."""
+    """Add the arguments of the command."""
     parser.add_argument("action", choices=("list", "fetch", "where"), help="what to do")
     parser.add_argument("name", nargs="?", metavar="NAME", help="of the data set")
     parser.add_argument("--data-dir", type=Path, metavar="DIR", help="where data are kept (default: the user's cache)")
 
 
 def run(options: argparse.Namespace) -> None:
-    """What it does."""
+    """Run the command."""
     from orderdp import datasets as data
     from orderdp.report.tables import show
 

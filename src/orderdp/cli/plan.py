@@ -1,4 +1,4 @@
-"""``orderdp plan``."""
+"""The command ``orderdp plan``."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ examples:
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """What it takes."""
+    """Add the arguments of the command."""
     parser.add_argument("--samples", type=int, required=True, metavar="N", help="samples in the data set")
     parser.add_argument("--prune-ratio", type=float, metavar="R", help="share left out each epoch, in [0, 1)")
     parser.add_argument("--exploration", type=float, metavar="E", help="size of the pool as a share of the data set")
@@ -49,7 +49,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """What it does."""
+    """Run the command."""
     from orderdp.theory import plan
 
     result = plan(

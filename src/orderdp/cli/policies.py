@@ -1,4 +1,4 @@
-"""``orderdp policies``."""
+"""The command ``orderdp policies``."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ examples:
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """What it takes."""
+    """Add the arguments of the command."""
     parser.add_argument("name", nargs="?", metavar="NAME", help="whose card to print")
 
 
 def run(options: argparse.Namespace) -> None:
-    """What it does."""
+    """Run the command."""
     from orderdp.policies.registry import NAMES, RECORDED, card, summary
     from orderdp.report.tables import show
 

@@ -1,4 +1,4 @@
-"""``orderdp report``."""
+"""The command ``orderdp report``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ examples:
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """What it takes."""
+    """Add the arguments of the command."""
     parser.add_argument("directory", type=Path, metavar="DIR", help="folder that train or compare wrote to")
     parser.add_argument("--markdown", action="store_true", help="print verdict and table, write no page")
     parser.add_argument("--open", action="store_true", help="show the page in a browser")
@@ -37,7 +37,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """What it does."""
+    """Run the command."""
     from orderdp.report.page import report_command
 
     report_command(

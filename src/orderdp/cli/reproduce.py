@@ -1,4 +1,4 @@
-"""``orderdp reproduce``."""
+"""The command ``orderdp reproduce``."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _OUT = Path("reproduced")
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """What it takes."""
+    """Add the arguments of the command."""
     parser.add_argument("id", nargs="?", metavar="ID", help="which figure or table")
     parser.add_argument("--list", action="store_true", help="say which there are and what each needs; with ID, in full")
     parser.add_argument("--scale", metavar="S", help="smoke, cpu or paper")
@@ -68,7 +68,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """What it does."""
+    """Run the command."""
     from orderdp_paper import theory_figures
 
     if options.id is None:

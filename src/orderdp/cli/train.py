@@ -1,4 +1,4 @@
-"""``orderdp train``."""
+"""The command ``orderdp train``."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ name: NAME:key=value:key=value. `orderdp policies` shows which there are.
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """What it takes."""
-    unset = argparse.SUPPRESS  # so that a file can say it
+    """Add the arguments of the command."""
+    unset = argparse.SUPPRESS  # so that a file can set it
     parser.add_argument("--policy", default=unset, metavar="P", help="which samples (default: orderdp)")
     parser.add_argument(
         "--prune-ratio", type=float, default=unset, metavar="R", help="share left out each epoch, in [0, 1)"
@@ -49,7 +49,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """What it does."""
+    """Run the command."""
     from orderdp.experiments.config import parse_method
     from orderdp.experiments.runner import check, check_tests, finished, judge_all
 

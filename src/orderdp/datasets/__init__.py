@@ -1,10 +1,10 @@
 """Data sets by name or by path.
 
-``load("fashion-mnist?noise=0.2&train=10000")`` gives arrays, ``fetch("fashion-mnist")`` gets them first. A name stands
-for the published bytes, whichever form they are stored in: every file is turned into its original form and checked
-against a SHA-256. A path is taken as it is. Nothing is downloaded unless `fetch` is called.
+``load("fashion-mnist?noise=0.2&train=10000")`` returns arrays; ``fetch("fashion-mnist")`` downloads them first. A name
+stands for the published bytes, in any storage format: every file is converted to its original format and checked
+against a SHA-256. The data at a path is used as it is. Only `fetch` downloads.
 
-Names are loaded when they are first used: listing what there is loads no torch.
+Names are imported on first use: listing the data sets does not import torch.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _HOMES = {
     "with_label_noise": "modify",
 }
 
-if not TYPE_CHECKING:  # a type checker would take any misspelled name for one that exists
+if not TYPE_CHECKING:  # or a type checker would accept any misspelled name
 
     def __getattr__(name: str) -> Any:
         if name not in _HOMES:

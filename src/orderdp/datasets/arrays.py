@@ -17,18 +17,18 @@ from orderdp.errors import DatasetError
 __all__ = ["KEYS", "data_from_arrays", "is_saved_dataset", "read_digits", "read_npz", "read_saved_dataset", "samples"]
 
 
-#: What must be in the file. `class_names` may be there too.
+#: Required arrays of the file. `class_names` is optional.
 KEYS = ("x_train", "y_train", "x_test", "y_test")
 
 
 _CHANNELS = (1, 3, 4)
 
 
-_MOST_CLASSES = 1 << 31  # a model has an output for each
+_MOST_CLASSES = 1 << 31  # a model has one output per class
 
 
 def read_npz(path: Path) -> ImageData:
-    """The data in an ``.npz`` file. Nothing in it is unpickled."""
+    """Read the data in an ``.npz`` file. Nothing in the file is unpickled."""
     stored = _stored(path)
     missing = [key for key in KEYS if key not in stored]
     if missing:
@@ -48,14 +48,14 @@ def _stored(path: Path) -> dict[str, np.ndarray]:
             return dict(stored)
     except (zipfile.BadZipFile, zlib.error, EOFError) as error:
         raise DatasetError(f"{path} must be a whole .npz file, but reading it failed: {error}.") from None
-    except ValueError as error:  # what numpy says to objects, which it would have to unpickle
+    except ValueError as error:  # raised by numpy for objects, which would have to be unpickled
         raise DatasetError(f"{path} must hold plain arrays of numbers: {error}") from None
 
 
 def data_from_arrays(
     name: str, arrays: list[np.ndarray], class_names: tuple[str, ...] | None, *, source: str
 ) -> ImageData:
-    """A data set of x_train, y_train, x_test, y_test, after looking at every one of them."""
+    """Build a data set from x_train, y_train, x_test and y_test, after checking each array."""
     train = _split(arrays[0], arrays[1], f"{source}: x_train", f"{source}: y_train")
     test = _split(arrays[2], arrays[3], f"{source}: x_test", f"{source}: y_test")
     if train.images.shape[1:] != test.images.shape[1:] or train.images.dtype != test.images.dtype:
@@ -69,14 +69,14 @@ def data_from_arrays(
     if class_names is not None and len(class_names) < classes:
         raise DatasetError(f"{source}: there must be {classes} class names, got {len(class_names)}.")
     mean, std = channel_statistics(train.images)
-    # What may be shifted or mirrored without changing its class, only its owner knows.
+    # Whether a shifted or mirrored image keeps its class is unknown for a user's own data.
     unchanged = Augment(padding=0, flip=False)
     classes = classes if class_names is None else len(class_names)
     return ImageData(name, train, test, classes, class_names, mean, std, unchanged)
 
 
 def samples(values: np.ndarray, what: str) -> torch.Tensor:
-    """Samples as a model takes them: uint8 images with their channels first, or float32 of any shape."""
+    """Convert samples to model inputs: uint8 images with channels first, or float32 of any shape."""
     if values.ndim < 2 or values.dtype.kind not in "biuf":
         raise DatasetError(f"{what} must be numbers of shape (n, ...), got {values.dtype} of shape {values.shape}.")
     if len(values) and values.size == 0:
@@ -127,7 +127,7 @@ def is_saved_dataset(path: Path) -> bool:
 
 
 def read_saved_dataset(path: Path) -> ImageData:
-    """The data in the folder: splits "train" and "test" or "validation", with a column of images and one of labels."""
+    """Read a saved data set: splits "train" and "test" or "validation", with a column of images and one of labels."""
     datasets = extra("datasets", "saved data sets", "datasets")
     splits = datasets.load_from_disk(str(path))
     there = ", ".join(splits) if isinstance(splits, dict) else "a single one"
@@ -153,7 +153,7 @@ def _stacked(split: Any, column: str, what: str) -> np.ndarray:
     if type(split.features[column]).__name__ == "Image":
         images = [np.asarray(image) for image in split[column]]
     else:
-        # As numpy arrays whole numbers come out as int64, whatever they were stored as.
+        # In the numpy format all integers come out as int64, whatever type they are stored as.
         dtype = _dtype(split.features[column])
         images = [np.asarray(image, dtype) for image in split.with_format("numpy")[column]]
     shapes = {image.shape for image in images}
@@ -166,7 +166,7 @@ def _stacked(split: Any, column: str, what: str) -> np.ndarray:
 
 
 def _dtype(feature: Any) -> str | None:
-    """How the numbers of a column are stored, lists and lists of lists included."""
+    """Return the stored dtype of a column, also for lists and nested lists."""
     while hasattr(feature, "feature"):
         feature = feature.feature
     dtype = getattr(feature, "dtype", None)
@@ -183,11 +183,11 @@ def _named(choices: tuple[str, ...], there: Any, what: str) -> str:
 
 
 def read_digits() -> Arrays:
-    """Training images and labels, test images and labels: a quarter is for testing, the same one always."""
+    """Return training images and labels, test images and labels; a fixed quarter of the samples is the test split."""
     datasets = extra("sklearn.datasets", "the digits", "demo")
     selection = extra("sklearn.model_selection", "the digits", "demo")
     pixels, labels = datasets.load_digits(return_X_y=True)
-    # Sixteen levels of grey, spread over a byte: 17 different numbers stay different.
+    # The gray levels 0 to 16, spread over a byte: the 17 values stay distinct.
     images = np.rint(pixels * (255 / 16)).astype(np.uint8).reshape(-1, 1, 8, 8)
     train, test, train_labels, test_labels = selection.train_test_split(
         images, labels, test_size=0.25, random_state=0, stratify=labels

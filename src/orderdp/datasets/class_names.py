@@ -1,4 +1,4 @@
-"""What the classes of the known data sets are called, in the order of their labels."""
+"""Class names of the named data sets, in the order of the labels."""
 
 from __future__ import annotations
 

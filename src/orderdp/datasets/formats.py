@@ -1,4 +1,4 @@
-"""File formats of known data sets: idx, CIFAR's binary and Python batches, PNG batches."""
+"""Storage formats of the named data sets: idx, CIFAR's binary and Python batches, PNG batches."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ __all__ = [
 
 
 def extra(module: str, what: str, group: str) -> ModuleType:
-    """The module, which is part of the extra `group`."""
+    """Import a module of the extra `group`."""
     try:
         return import_module(module)
     except ImportError as error:
@@ -48,7 +48,7 @@ def extra(module: str, what: str, group: str) -> ModuleType:
 
 
 def pillow(what: str) -> ModuleType:
-    """Pillow's Image module. It decodes all kinds of PNG, and in C: by hand it would take a minute."""
+    """Import Pillow's Image module. It decodes every kind of PNG in C; in Python this would take a minute."""
     return extra("PIL.Image", what, "data")
 
 
@@ -59,7 +59,7 @@ _CUT = "It may have been cut short; get it again."
 
 
 def read_idx(data: bytes, name: str) -> np.ndarray:
-    """The array of unsigned bytes in an idx file.
+    """Return the array of unsigned bytes in an idx file.
 
     >>> read_idx(bytes([0, 0, 8, 1, 0, 0, 0, 3, 7, 8, 9]), "labels").tolist()
     [7, 8, 9]
@@ -82,7 +82,7 @@ _PIXELS = 3 * 32 * 32
 
 
 def read_records(data: bytes, name: str, label_bytes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Images (n, 3, 32, 32) and labels of a binary batch; of several label bytes, the last is the label."""
+    """Return images (n, 3, 32, 32) and labels of a binary batch; of several label bytes, the last is the label."""
     size = label_bytes + _PIXELS
     if len(data) == 0 or len(data) % size:
         raise DatasetError(
@@ -94,7 +94,7 @@ def read_records(data: bytes, name: str, label_bytes: int) -> tuple[np.ndarray, 
 
 
 def records_of_pickle(data: bytes, name: str, label_keys: tuple[str, ...]) -> bytes:
-    """A Python batch as a binary one. The pickle is read without running it."""
+    """Convert a Python batch to a binary batch. Reading the pickle runs none of its code."""
     batch = unpickled(data, name)
     missing = [key for key in ("data", *label_keys) if key not in batch]
     if missing:
@@ -106,7 +106,7 @@ def records_of_pickle(data: bytes, name: str, label_keys: tuple[str, ...]) -> by
 
 
 def records_of_png(data: bytes, name: str, labels: list[int]) -> tuple[bytes, list[int]]:
-    """A PNG of which every row is an image, pixel by pixel, as a binary batch; and the labels that are left over."""
+    """Convert a PNG in which every row is an image to a binary batch; return it and the remaining labels."""
     image = pillow("PNG files")
     try:
         with image.open(io.BytesIO(data), formats=["PNG"]) as picture:
@@ -120,7 +120,7 @@ def records_of_png(data: bytes, name: str, labels: list[int]) -> tuple[bytes, li
 
 
 def read_labels_json(data: bytes, name: str) -> list[int]:
-    """A JSON list of labels."""
+    """Read a JSON list of labels."""
     try:
         labels = json.loads(data)
     except ValueError as error:
@@ -144,7 +144,7 @@ def _records(pixels: np.ndarray, labels: list[Any], name: str) -> bytes:
 
 
 def unpickled(data: bytes, name: str) -> dict[str, Any]:
-    """The dictionary of arrays, lists, numbers and strings in a pickle, or an error that says what else is in it."""
+    """Read a pickled dict of arrays, lists, numbers and strings; raise if the pickle holds any other type."""
     try:
         value = _Reader(io.BytesIO(data), encoding="bytes").load()
     except DatasetError as error:
@@ -159,7 +159,7 @@ def unpickled(data: bytes, name: str) -> dict[str, Any]:
 
 
 class _Reader(pickle.Unpickler):
-    """Knows what an array of bytes is made of, and refuses the rest."""
+    """Accepts the parts of a byte array, and rejects any other class."""
 
     def find_class(self, module: str, name: str) -> Any:
         package = module.replace("numpy._core", "numpy.core")
@@ -175,7 +175,7 @@ class _Reader(pickle.Unpickler):
 
 
 class _Array:
-    """Stands in for an array while it is read."""
+    """Placeholder for an array during unpickling."""
 
     def __init__(self, *_: Any) -> None:
         self.value: np.ndarray | None = None
@@ -185,7 +185,7 @@ class _Array:
         self.fill(data, dtype, shape, bool(fortran))
 
     def fill(self, data: Any, dtype: Any, shape: Any, fortran: bool) -> None:
-        """Checks what the file says about an array, and makes it."""
+        """Check the file's description of the array, then create the array."""
         if not isinstance(dtype, _Dtype) or dtype.code not in ("u1", "uint8", "|u1"):
             raise DatasetError(f"arrays must be of uint8, got {getattr(dtype, 'code', dtype)!r}.")
         if not isinstance(data, str | bytes | bytearray):
@@ -197,13 +197,13 @@ class _Array:
 
 
 class _Dtype:
-    """Stands in for the type of an array."""
+    """Placeholder for the dtype of an array."""
 
     def __init__(self, code: Any, *_: Any) -> None:
         self.code = _text(code)
 
     def __setstate__(self, state: Any) -> None:
-        """Takes no notice: byte order and the like mean nothing for bytes."""
+        """Ignore the state: byte order and the like mean nothing for bytes."""
 
 
 def _reconstruct(*_: Any) -> _Array:
@@ -217,7 +217,7 @@ def _from_buffer(data: Any, dtype: Any, shape: Any, order: Any, *_: Any) -> _Arr
 
 
 def _encoded(text: Any, encoding: Any = "latin1") -> bytes:
-    """Python 3 writes bytes like this in the older protocols."""
+    """Decode bytes as Python 3 writes them in the older protocols."""
     if _text(encoding) not in ("latin1", "latin-1") or not isinstance(text, str):
         raise DatasetError("the pickle asks for an encoding that no array needs.")
     return text.encode("latin1")
@@ -251,9 +251,9 @@ class StorageFormat:
     """One way to store a data set.
 
     Attributes:
-        title: What people call it.
-        needs: For each file, the names it may have.
-        convert: Makes the original files out of these files; also given the folder, for messages.
+        title: Name of the format in messages.
+        needs: For each file, its possible names.
+        convert: Converts these files to the original files; its second argument is the folder, for messages.
     """
 
     title: str
@@ -261,7 +261,7 @@ class StorageFormat:
     convert: Callable[[Files, Path], dict[str, bytes]]
 
     def chosen(self, names: frozenset[str]) -> list[str] | None:
-        """Which of the files that are there make up this form, or None if one is missing."""
+        """Return the files that make up this format, or None if one is missing."""
         chosen = [next((name for name in choices if name in names), None) for choices in self.needs]
         return None if None in chosen else [name for name in chosen if name is not None]
 
@@ -308,7 +308,7 @@ def _alone(names: tuple[str, ...], ending: str = "") -> tuple[tuple[str, ...], .
     return tuple((name + ending,) for name in names)
 
 
-#: The forms of each family, the fastest to read first.
+#: Storage formats of each family, the fastest to read first.
 FAMILIES: Mapping[str, tuple[StorageFormat, ...]] = {
     "idx": (StorageFormat("idx files", tuple(_idx_names(name) for name in _IDX), _from_idx),),
     "cifar10": (
@@ -328,7 +328,7 @@ FAMILIES: Mapping[str, tuple[StorageFormat, ...]] = {
 
 
 def find_format(shelf: FileSource, family: str) -> tuple[StorageFormat, list[str]] | None:
-    """The form in which a data set of the family is complete on the shelf, and its files; None if in none."""
+    """Return the format in which the file source holds a complete data set of the family, and its files; else None."""
     names = shelf.names()
     for form in FAMILIES[family]:
         chosen = form.chosen(names)
@@ -338,7 +338,7 @@ def find_format(shelf: FileSource, family: str) -> tuple[StorageFormat, list[str
 
 
 def original_files(shelf: FileSource, family: str) -> dict[str, bytes] | None:
-    """The original files of a data set of the family, whatever form it is in; None if it is not there."""
+    """Return the original files of a data set of the family, from any storage format; None if there is none."""
     found = find_format(shelf, family)
     if found is None:
         return None
@@ -347,7 +347,7 @@ def original_files(shelf: FileSource, family: str) -> dict[str, bytes] | None:
 
 
 def decode(files: Files, family: str, path: Path) -> Arrays:
-    """Training images and labels, test images and labels: uint8, images as (n, channels, height, width)."""
+    """Return training images and labels, test images and labels: uint8, images as (n, channels, height, width)."""
     if family == "idx":
         parts = [read_idx(files[name], str(path / name)) for name in _IDX]
         images, labels, test_images, test_labels = parts

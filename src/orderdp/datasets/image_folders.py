@@ -1,6 +1,6 @@
-"""Folders of images, as ImageNet is usually kept: ``train/CLASS/*.jpg`` and ``val/CLASS/*.jpg``.
+"""Folders of images, the usual layout of ImageNet: ``train/CLASS/*.jpg`` and ``val/CLASS/*.jpg``.
 
-They are read from the disk while training, so this is not data in memory: `FolderData` has map-style data sets.
+Images are read from disk during training, so `FolderData` has map-style data sets instead of arrays.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["FolderData", "classes_in", "folder_for_testing", "is_image_folder", 
 _TESTS = ("val", "validation", "test")
 
 
-# Of ImageNet's training images: what pretrained models and published recipes are normalised with.
+# Statistics of ImageNet's training images, with which pretrained models and published recipes normalize.
 _MEAN = (0.485, 0.456, 0.406)
 
 
@@ -29,15 +29,15 @@ _STD = (0.229, 0.224, 0.225)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FolderData:
-    """A data set on the disk.
+    """A data set on disk.
 
     Attributes:
-        name: Of its folder.
-        train: Map-style: ``train[i]`` is an augmented, normalised image and its label.
+        name: Name of the folder.
+        train: Map-style training set: ``train[i]`` is an augmented, normalized image and its label.
         plain: The same training images without augmentation.
-        test: Likewise.
-        classes: How many there are.
-        class_names: The names of their folders, sorted.
+        test: Map-style test set, without augmentation.
+        classes: Number of classes.
+        class_names: Names of the class folders, sorted.
     """
 
     name: str
@@ -49,12 +49,12 @@ class FolderData:
 
 
 def is_image_folder(path: Path) -> bool:
-    """Whether there is a folder "train" with a folder for each class."""
+    """Whether the path has a folder "train" with one folder per class."""
     return (path / "train").is_dir() and any(entry.is_dir() for entry in (path / "train").iterdir())
 
 
 def folder_for_testing(path: Path) -> Path:
-    """The folder of the test images, or an error."""
+    """Return the folder of the test images; raise if there is none."""
     for name in _TESTS:
         if (path / name).is_dir():
             return path / name
@@ -62,7 +62,7 @@ def folder_for_testing(path: Path) -> Path:
 
 
 def classes_in(path: Path) -> tuple[str, ...]:
-    """The names of the classes, after making sure that the test images have no others."""
+    """Return the class names; raise if the test images have other classes."""
     names = tuple(sorted(entry.name for entry in (path / "train").iterdir() if entry.is_dir()))
     tested = folder_for_testing(path)
     unequal = sorted({entry.name for entry in tested.iterdir() if entry.is_dir()} ^ set(names))
@@ -74,7 +74,7 @@ def classes_in(path: Path) -> tuple[str, ...]:
 
 
 def read_image_folder(path: Path, size: int = 224) -> FolderData:
-    """The folder as data sets of `size` x `size` images, with the usual transforms of ImageNet."""
+    """Open the folder as data sets of `size` x `size` images, with the usual transforms of ImageNet."""
     names = classes_in(path)
     extra("torchvision", "image folders", "vision")
     datasets = extra("torchvision.datasets", "image folders", "vision")
@@ -83,7 +83,7 @@ def read_image_folder(path: Path, size: int = 224) -> FolderData:
     training = [transforms.RandomResizedCrop(size), transforms.RandomHorizontalFlip(), *last]
     testing = [transforms.Resize(round(size * 256 / 224)), transforms.CenterCrop(size), *last]
     train: Any = datasets.ImageFolder(str(path / "train"), transforms.Compose(training))
-    plain = copy.copy(train)  # looking through a large folder twice would take long
+    plain = copy.copy(train)  # scanning a large folder twice would take long
     plain.transform = transforms.Compose(testing)
     test: Any = datasets.ImageFolder(str(folder_for_testing(path)), transforms.Compose(testing))
     return FolderData(path.name, train, plain, test, len(names), names)

@@ -19,7 +19,7 @@ from orderdp.errors import ConfigError, DatasetError
 __all__ = ["Augment", "ImageBatches", "ImageData", "Split", "channel_statistics", "normalise"]
 
 
-# So many numbers at once are widened to sum them up: they fit the processor's cache.
+# Number of values that are widened at once for a sum: they fit the CPU cache.
 _CHUNK = 1 << 18
 
 
@@ -29,7 +29,7 @@ class Split:
 
     Attributes:
         images: uint8 of shape (n, channels, height, width); or float32 of any shape (n, ...).
-        labels: int64, one for each sample.
+        labels: int64, one per sample.
     """
 
     images: torch.Tensor
@@ -45,7 +45,7 @@ class Split:
         return len(self.labels)
 
     def at(self, index: torch.Tensor) -> Split:
-        """The samples with these indices, in this order."""
+        """Return the samples with these indices, in this order."""
         return Split(self.images.index_select(0, index), self.labels.index_select(0, index))
 
 
@@ -54,14 +54,14 @@ class ImageData:
     """A data set in memory.
 
     Attributes:
-        name: What was asked for.
-        train: What is trained on.
-        test: What is tested on.
-        classes: How many there are.
-        class_names: In the order of the labels, where they are known.
-        mean: Of each channel of the training split as it was read; of uint8 images on a scale from 0 to 1.
-        std: Likewise; 1 for a channel that does not vary.
-        augment: How training images are usually changed.
+        name: Requested name, with modifiers.
+        train: Training split.
+        test: Test split.
+        classes: Number of classes.
+        class_names: Names of the classes in the order of the labels, if known.
+        mean: Mean per channel of the training split before modifiers; for uint8 images on a scale from 0 to 1.
+        std: Standard deviation per channel, likewise; 1 for a constant channel.
+        augment: Usual augmentation of the training images.
     """
 
     name: str
@@ -75,14 +75,14 @@ class ImageData:
 
 
 def channel_statistics(images: torch.Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation over all but the second dimension; of uint8 on a scale from 0 to 1.
+    """Return mean and standard deviation over all but the second dimension; for uint8 on a scale from 0 to 1.
 
     >>> channel_statistics(torch.tensor([[[[0, 255]]], [[[255, 0]]]], dtype=torch.uint8))
     ((0.5,), (0.5,))
     """
     if len(images) == 0:
         raise DatasetError("the training split must have samples, got none.")
-    # In numpy: torch would wake its threads for each part, which takes seconds where other work keeps the cores busy.
+    # In numpy: torch would wake its threads for each part, which takes seconds if other work keeps the cores busy.
     rows = images.reshape(len(images), images.shape[1] if images.ndim > 1 else 1, -1).numpy()
     moments = _moments_of_bytes if rows.dtype == np.uint8 else _moments
     mean, variance = moments(rows, max(1, rows.size // _CHUNK))
@@ -92,7 +92,7 @@ def channel_statistics(images: torch.Tensor) -> tuple[tuple[float, ...], tuple[f
 
 
 def _moments_of_bytes(rows: np.ndarray, n_parts: int) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and variance from how often each value occurs: exact until the last division."""
+    """Return mean and variance, computed from the counts of each value: exact until the last division."""
     counts = np.zeros((rows.shape[1], 256), dtype=np.int64)
     for part in np.array_split(rows, n_parts):
         for channel in range(rows.shape[1]):
@@ -104,7 +104,7 @@ def _moments_of_bytes(rows: np.ndarray, n_parts: int) -> tuple[np.ndarray, np.nd
 
 
 def _moments(rows: np.ndarray, n_parts: int) -> tuple[np.ndarray, np.ndarray]:
-    """In two passes: squares of large numbers that differ little would cancel."""
+    """Return mean and variance in two passes: squares of large numbers that differ little would cancel."""
     count = rows.shape[0] * rows.shape[2]
     mean = _summed(part.sum(axis=(0, 2), dtype=np.float64) for part in np.array_split(rows, n_parts)) / count
     deviations = (part - mean[:, None] for part in np.array_split(rows, n_parts))
@@ -115,18 +115,18 @@ def _summed(parts: Iterable[np.ndarray]) -> np.ndarray:
     return reduce(np.add, parts)
 
 
-# A set whose padded copy is larger than this is padded a batch at a time instead, which takes three times as long.
+# If the padded copy of a split is larger than this, each batch is padded instead, which takes three times as long.
 _LARGEST_COPY = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class Augment:
-    """A random crop out of the image padded by reflection, mirrored every other time.
+    """A random crop of the image padded by reflection, mirrored half of the time.
 
     Attributes:
         padding: Pixels on each side; the crop has the size of the image. 0 for no crop.
-        flip: Whether half of the images are mirrored, left to right: True or "random" by chance each time; "alternate"
-            the first time by chance and then every other time that a sample is trained on.
+        flip: Whether half of the images are mirrored, left to right. True or "random": at random each time.
+            "alternate": at random the first time, then every second time that the sample is trained on.
     """
 
     padding: int = 4
@@ -140,16 +140,16 @@ class Augment:
 
     @property
     def changes_nothing(self) -> bool:
-        """Whether images come out as they went in."""
+        """Whether images stay unchanged."""
         return self.padding == 0 and not self.flip
 
     def draws(
         self, index: np.ndarray, *, seed: int, epoch: int, visits: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The upper edge, the left edge and whether mirrored, of each sample's crop in the padded image.
+        """Return the top edge and left edge of each sample's crop in the padded image, and whether it is mirrored.
 
-        The two edges come from different halves of one hash and the mirror from its top bit, so they are independent
-        but for a bias of (2 padding + 1) / 2**31. Mirrors that alternate are those of `orderdp.alternate_flip`.
+        The two edges come from different halves of one hash and the flip from its top bit, so they are independent
+        up to a bias of (2 padding + 1) / 2**31. Alternating flips are those of `orderdp.alternate_flip`.
         """
         bits = fair_hash(index, key64(seed, "augment", epoch))
         places = np.uint64(2 * self.padding + 1)
@@ -172,14 +172,14 @@ class Augment:
         epoch: int,
         visits: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """The images of one batch, of samples `index`, changed as (seed, epoch, index) says; of the same type.
+        """Augment the images of one batch; the result depends only on (seed, epoch, index) and has the same dtype.
 
         Args:
-            images: Of shape (batch, channels, height, width), on the CPU.
-            index: Which samples of the data set these are.
-            seed: Of the run.
-            epoch: Which one, from 0.
-            visits: How often each was trained on before, on the CPU, for flips that alternate.
+            images: Images of shape (batch, channels, height, width), on the CPU.
+            index: Indices of these samples in the data set.
+            seed: Seed of the run.
+            epoch: Epoch, counted from 0.
+            visits: How often each sample was trained on before, on the CPU, for alternating flips.
         """
         if self.changes_nothing:
             return images
@@ -189,7 +189,7 @@ class Augment:
         return torch.from_numpy(self.crops(padded, rows, index.numpy(), seed=seed, epoch=epoch, visits=before))
 
     def padded(self, images: np.ndarray) -> np.ndarray:
-        """The images with a margin in which they are reflected, without repeating their edges."""
+        """Pad the images by reflection, without repeating their edges."""
         if images.ndim != 4:
             raise ConfigError(f"only images (n, channels, height, width) can be augmented, got shape {images.shape}.")
         if self.padding >= min(images.shape[2:]):
@@ -209,7 +209,7 @@ class Augment:
         epoch: int,
         visits: np.ndarray | None = None,
     ) -> np.ndarray:
-        """The crops of the padded images `rows`, which are the samples `index`."""
+        """Return the crops of the padded images `rows`, which are the samples `index`."""
         height, width = padded.shape[2] - 2 * self.padding, padded.shape[3] - 2 * self.padding
         windows = sliding_window_view(padded, (height, width), (2, 3))  # every possible crop, as a view
         top, left, mirrored = self.draws(index, seed=seed, epoch=epoch, visits=visits)
@@ -220,13 +220,13 @@ class Augment:
 
 
 class ImageBatches:
-    """The images of a split as a model sees them: augmented for training, plain for testing, always normalised.
+    """Batches of a split as model inputs: augmented for training, plain for testing, always normalized.
 
     Args:
-        split: The images; not copied, except into a padded copy where that is not too large.
-        augment: How training images are changed.
-        mean: To be subtracted, of each channel.
-        std: To be divided by, of each channel.
+        split: The images; not copied, except into a padded copy if that is not too large.
+        augment: Augmentation of training images.
+        mean: Mean per channel, which is subtracted.
+        std: Standard deviation per channel, the divisor.
     """
 
     def __init__(self, split: Split, augment: Augment, mean: Sequence[float], std: Sequence[float]) -> None:
@@ -238,30 +238,30 @@ class ImageBatches:
     def train_batch(
         self, index: torch.Tensor, epoch: int, seed: int, visits: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """The samples `index`, on the CPU, as epoch `epoch` of a run with this seed sees them, float32.
+        """Return the samples `index`, on the CPU, augmented as in epoch `epoch` of a run with this seed, as float32.
 
-        Where flips alternate, `visits` says how often each was trained on before, on the CPU.
+        For alternating flips, `visits` is how often each sample was trained on before, on the CPU.
         """
         if self._padded is not None:
             rows, before = index.numpy(), None if visits is None else visits.numpy()
             crops = self._augment.crops(self._padded, rows, rows, seed=seed, epoch=epoch, visits=before)
             return self._normal(torch.from_numpy(crops))
-        images = self._images.index_select(0, index)  # several times as fast as images[index]
+        images = self._images.index_select(0, index)  # several times faster than images[index]
         return self._normal(self._augment.batch(images, index, seed=seed, epoch=epoch, visits=visits))
 
     def eval_batch(self, index: torch.Tensor) -> torch.Tensor:
-        """The samples `index` as they are, normalised, float32."""
+        """Return the samples `index` without augmentation, normalized, as float32."""
         return self._normal(self._images.index_select(0, index))
 
     def _padded_once(self) -> np.ndarray | None:
-        first = self._augment.padded(self._images[:1].numpy())  # complains early where images cannot be padded
+        first = self._augment.padded(self._images[:1].numpy())  # raises early if images cannot be padded
         if len(self._images) * first.nbytes > _LARGEST_COPY:
             return None
         return self._augment.padded(self._images.numpy())
 
 
 def normalise(images: torch.Tensor, mean: Sequence[float], std: Sequence[float]) -> torch.Tensor:
-    """``(x - mean) / std`` of each channel (the second dimension) as float32; uint8 is first brought to [0, 1].
+    """Return ``(x - mean) / std`` per channel (the second dimension) as float32; uint8 is first scaled to [0, 1].
 
     >>> normalise(torch.tensor([[[[0, 255]]]], dtype=torch.uint8), [0.5], [0.25]).tolist()
     [[[[-2.0, 2.0]]]]
@@ -270,7 +270,7 @@ def normalise(images: torch.Tensor, mean: Sequence[float], std: Sequence[float])
 
 
 class _Normal(NamedTuple):
-    """Constants of `normalise`, shaped for images of one kind, so that a batch does not make them anew."""
+    """Constants of `normalise`, shaped for images of one kind, so that batches do not build them again."""
 
     centre: torch.Tensor | None
     factor: torch.Tensor
@@ -283,7 +283,7 @@ class _Normal(NamedTuple):
         spread = torch.tensor(std, dtype=torch.float64).reshape(channels)
         if images.dtype == torch.uint8:
             return cls(None, (1 / (255 * spread)).float(), (-middle / spread).float())
-        # Subtracted first: numbers that are large and differ little would lose their digits in the product.
+        # The mean is subtracted first: large numbers that differ little would lose their digits in the product.
         return cls(middle.float(), (1 / spread).float(), None)
 
     def __call__(self, images: torch.Tensor) -> torch.Tensor:

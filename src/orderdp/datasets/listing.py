@@ -1,4 +1,4 @@
-"""What ``orderdp data list`` shows."""
+"""The table of ``orderdp data list``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["list_rows"]
 
 
 def list_rows(data_dir: str | os.PathLike[str] | None = None) -> list[tuple[str, str, str, str, str]]:
-    """Of each known data set: name, samples, shape, where it is or "not here", how to get it."""
+    """Return one row per named data set: name, samples, shape, its path or "not here", how to get it."""
     return [_row(known, data_dir) for known in DATASETS.values()]
 
 

@@ -1,4 +1,4 @@
-"""`load`: data by name or by path, changed as the specification says."""
+"""`load`: data by name or by path, with the modifiers of the specification."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ __all__ = ["load"]
 
 
 def load(spec: str | os.PathLike[str], data_dir: str | os.PathLike[str] | None = None) -> ImageData | FolderData:
-    """The data set that `spec` names. Nothing is downloaded.
+    """Load the data set that `spec` names. Nothing is downloaded.
 
     Args:
         spec: A name ("cifar10"), or the path of an .npz file, of a folder or archive in one of the upstream formats,
-            of a folder that `datasets` has saved, or of a folder of images; then, if wanted, modifiers:
+            of a folder saved by `datasets`, or of a folder of images; then optional modifiers:
             "cifar10?train=5000&noise=0.2".
-        data_dir: Where named data are looked for first.
+        data_dir: Folder that is searched first for named data.
 
     Returns:
-        Data in memory; for a folder of images, data on the disk.
+        Data in memory; for a folder of images, data on disk.
     """
     name, modifiers = parse(os.fspath(spec))
     data = _by_name(DATASETS[name], data_dir) if name in DATASETS else _by_path(name)
@@ -76,7 +76,7 @@ def _by_path(name: str) -> ImageData | FolderData:
 
 
 def _upstream(shelf: FileSource) -> ImageData | None:
-    """What is on the shelf in one of the formats of the known data sets, whether it is one of them or not."""
+    """Load data in a storage format of the named data sets, whether it is one of them or not; None if there is none."""
     for family in FAMILIES:
         files = original_files(shelf, family)
         if files is None:
@@ -99,7 +99,7 @@ def _known_data(known: DatasetInfo, arrays: Arrays) -> ImageData:
 
 
 def _split(images: np.ndarray, labels: np.ndarray) -> Split:
-    # A copy where the bytes of a file are still shared: tensors cannot be read-only.
+    # Copied if the array still shares the bytes of a file: tensors cannot be read-only.
     return Split(
         torch.from_numpy(np.require(images, requirements=["C", "W"])), torch.from_numpy(labels.astype(np.int64))
     )

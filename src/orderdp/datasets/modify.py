@@ -18,19 +18,19 @@ from orderdp.errors import ConfigError
 __all__ = ["KINDS", "Modifiers", "corrupted", "hold_out", "long_tailed", "parse", "subset", "with_label_noise"]
 
 
-# So many images at once are widened to float32.
+# Number of images that are widened to float32 at once.
 _PART = 1000
 
 
 def corrupted(data: ImageData, kind: str, severity: int = 3, seed: int = 0) -> ImageData:
-    """The same data with its test images made worse; training images stay as they are.
+    """Corrupt the test images of a data set; training images stay unchanged.
 
     Args:
-        data: uint8 images.
-        kind: "noise" (Gaussian, a standard deviation of 4 % of the range for each step), "blur" (Gaussian, 0.4 pixels
-            for each step), "contrast" (18 % less distance from the image's own mean for each step).
+        data: Data set of uint8 images.
+        kind: "noise" (Gaussian, a standard deviation of 4 % of the range per step), "blur" (Gaussian, 0.4 pixels per
+            step), "contrast" (18 % less distance from the image's own mean per step).
         severity: 1 to 5 steps.
-        seed: Of the noise.
+        seed: Seed of the noise.
     """
     checked_name(kind, KINDS, "corruption")
     if not is_count(severity) or severity > 5:
@@ -70,7 +70,7 @@ def _contrast(images: torch.Tensor, severity: int, _: np.random.Generator) -> to
     return mean + (images - mean) * (1 - 0.18 * severity)
 
 
-#: What can be done to the images.
+#: Kinds of corruption.
 KINDS: dict[str, Callable[[torch.Tensor, int, np.random.Generator], torch.Tensor]] = {
     "noise": _noise,
     "blur": _blur,
@@ -79,13 +79,13 @@ KINDS: dict[str, Callable[[torch.Tensor, int, np.random.Generator], torch.Tensor
 
 
 def hold_out(data: ImageData, share: float, seed: int) -> ImageData:
-    """The same data with a part of the *training* split as its test split, for choices that must not see the test set.
+    """Use a part of the *training* split as test split, for choices that must not use the test set.
 
     Args:
-        data: What to divide. Its own test split is left out.
-        share: Of the training samples that are held out, between 0 and 1. The count is exact and every class gives
-            its share, to one sample.
-        seed: Which samples are held out.
+        data: Data set to split. Its own test split is dropped.
+        share: Fraction of the training samples to hold out, between 0 and 1. The count is exact, and every class
+            contributes its fraction, up to one sample.
+        seed: Seed of the selection.
     """
     _check_share("share", share)
     n = len(data.train)
@@ -98,7 +98,7 @@ def hold_out(data: ImageData, share: float, seed: int) -> ImageData:
 
 
 def subset(data: ImageData, n_train: int | None, n_test: int | None, seed: int) -> ImageData:
-    """Fewer samples, in their old order, every class giving its share; None keeps a split whole."""
+    """Keep fewer samples, in their old order, in proportion to the class sizes; None keeps the whole split."""
     return replace(
         data,
         train=_fewer(data.train, n_train, seed, "train"),
@@ -107,7 +107,7 @@ def subset(data: ImageData, n_train: int | None, n_test: int | None, seed: int) 
 
 
 def with_label_noise(data: ImageData, share: float, seed: int) -> ImageData:
-    """A share of the training labels, exactly, replaced by other classes, all of them equally likely."""
+    """Replace an exact fraction of the training labels by other classes, all equally likely."""
     _check_share("share", share)
     if data.classes < 2:
         raise ConfigError(f"label noise needs at least two classes, got {data.classes}.")
@@ -115,21 +115,21 @@ def with_label_noise(data: ImageData, share: float, seed: int) -> ImageData:
     rng = generator(checked_seed(seed), "data", "label-noise")
     wrong = torch.from_numpy(rng.permutation(n)[: round(share * n)])
     labels = data.train.labels.clone()
-    # A step of 1 to classes - 1 round the circle of classes never comes back to where it began.
+    # A step of 1 to classes - 1 around the circle of classes never returns to the same class.
     steps = torch.from_numpy(rng.integers(1, data.classes, len(wrong)))
     labels[wrong] = (labels[wrong] + steps) % data.classes
     return replace(data, train=Split(data.train.images, labels))
 
 
 def long_tailed(data: ImageData, imbalance: float, seed: int) -> ImageData:
-    """Training classes that shrink exponentially, from the first label, kept whole, to the last.
+    """Shrink the training classes exponentially, from the first label, which stays whole, to the last.
 
-    Class k of K keeps ``round(largest * imbalance ** (-k / (K - 1)))`` samples, at least one, at most all it has.
+    Class k of K keeps ``round(largest * imbalance ** (-k / (K - 1)))`` samples, at least one, at most all of them.
 
     Args:
-        data: What to thin out.
-        imbalance: How many times as large the first class is as the last; 100 is usual.
-        seed: Which samples are kept.
+        data: Data set to reduce.
+        imbalance: Size of the first class divided by the size of the last; 100 is usual.
+        seed: Seed of the selection.
     """
     if not isinstance(imbalance, int | float | np.number) or not 1 <= imbalance < float("inf"):
         raise ConfigError(f"imbalance must be a number of at least 1 (largest class to smallest), got {imbalance!r}.")
@@ -158,9 +158,9 @@ def _fewer(split: Split, count: int | None, seed: int, what: str) -> Split:
 
 
 def _proportional(labels: np.ndarray, count: int, seed: int, what: str) -> np.ndarray:
-    """Exactly `count` samples, each class giving its share: rounded down, the largest remainders one more."""
+    """Select exactly `count` samples in proportion to the class sizes: rounded down, plus one at large remainders."""
     classes, sizes = np.unique(labels, return_counts=True)
-    # In whole numbers: shares that are equal must have equal remainders.
+    # In integers: equal fractions must have equal remainders.
     quotas, remainders = np.divmod(sizes.astype(np.int64) * count, len(labels))
     quotas[np.argsort(-remainders, kind="stable")[: count - int(quotas.sum())]] += 1
     parts = [
@@ -185,16 +185,16 @@ def _check_share(name: str, share: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Modifiers:
-    """How a data set is changed after it was read; None for not at all. In the order in which they are applied.
+    """Modifiers of a data set, in the order in which they are applied; None for no change.
 
     Attributes:
-        holdout: Share of the training split that becomes the test split.
-        tail: How many times as large the largest class becomes as the smallest.
+        holdout: Fraction of the training split that becomes the test split.
+        tail: Size of the largest class divided by the size of the smallest.
         train: Size of the training split.
         test: Size of the test split.
-        noise: Share of training labels that become wrong.
-        corrupt: What is done to the test images, and how strongly.
-        seed: Of all of these.
+        noise: Fraction of training labels that become wrong.
+        corrupt: Kind and severity of the corruption of the test images.
+        seed: Seed of all modifiers.
     """
 
     holdout: float | None = None
@@ -207,7 +207,7 @@ class Modifiers:
 
 
 def parse(spec: str) -> tuple[str, Modifiers]:
-    """The name or path, and the modifiers after the question mark.
+    """Split a specification into the name or path, and the modifiers after the question mark.
 
     >>> parse("cifar10?train=5000&corrupt=blur:3")[1].corrupt
     ('blur', 3)

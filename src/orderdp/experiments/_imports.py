@@ -1,4 +1,4 @@
-"""What users bring from their own modules, as ``module:name``."""
+"""Import of users' own objects by path, ``module:name``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["import_object"]
 
 
 def import_object(place: str, what: str) -> Callable[..., Any]:
-    """The function called `place`, ``module:name`` or ``file.py:name``; modules beside the current folder are found."""
+    """Import the function at `place`, ``module:name`` or ``file.py:name``; the current folder is searched, too."""
     module_name, _, name = place.rpartition(":")
     if not module_name or not name or (module_name.startswith(".") and not module_name.endswith(".py")):
         raise ConfigError(f"a {what} of your own must be given as module:name, got {place!r}.")
@@ -32,7 +32,7 @@ def import_object(place: str, what: str) -> Callable[..., Any]:
     try:
         module = importlib.import_module(module_name)
         if path is not None and not _is_from(module, path):
-            # First it would hide the other module from processes that are started later.
+            # At the front of sys.path, the folder would hide the other module from processes that start later.
             sys.path.remove(folder)
             sys.path.append(folder)
             module = _taken_from(path)
@@ -51,7 +51,7 @@ def _is_from(module: ModuleType, path: Path) -> bool:
 
 
 def _taken_from(path: Path) -> ModuleType:
-    """The module in a file whose name another module has already, such as random.py."""
+    """Load a file whose name another module already has, such as random.py."""
     name = str(path.resolve())
     if name in sys.modules:
         return sys.modules[name]

@@ -1,4 +1,4 @@
-"""What a run is, as one flat value that goes into its records; and which runs a comparison consists of."""
+"""The settings of a run, as one flat value that its records hold; and the grid of runs of a comparison."""
 
 from __future__ import annotations
 
@@ -37,52 +37,54 @@ __all__ = [
 ]
 
 
-#: Policies that the workbench makes out of the number of epochs: all data, and all data for less long.
+#: Controls, defined by the number of epochs: all data, and all data for fewer epochs.
 CONTROLS = ("full", "reduced")
 
 
-#: What a comparison varies from run to run.
+#: Settings that may differ between the runs of a comparison.
 VARIED = ("policy", "policy_parameters", "prune_ratio", "seed")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """One training run.
+    """The settings of one training run.
 
     Attributes:
-        data: Name or path of the data set, with modifiers; "" where a task brings its own.
-        task: ``module:factory`` of a task of the user's own, or None.
+        data: Name or path of the data set, with modifiers; "" if a task provides the data.
+        task: ``module:factory`` of a user-defined task, or None.
         model: Name of the model, or ``module:factory``.
-        width: Of models that have one.
-        policy: Name of the policy; "full" and "reduced" are all data, for all epochs and for the share kept.
-        policy_parameters: Its parameters besides the ratio.
-        prune_ratio: Share left out each epoch; None for policies without one.
-        epochs: How many; for "reduced" the number that full data has.
-        seed: Of weights, order, draws and augmentation.
-        batch_size: Samples a batch.
-        drop_last: Whether an incomplete last batch is left out. Right before a test it would take a whole step and
-            move the statistics of batch normalisation, in some methods and not in others.
-        steps: "fewer", what is pruned makes fewer steps; or "same", as many steps as full data, with batches and
-            learning rate smaller by the share kept.
+        width: Width of the model, for models that have one.
+        policy: Name of the policy. "full" trains on all data for all epochs, "reduced" on all data for the kept
+            fraction of the epochs.
+        policy_parameters: Parameters of the policy other than the prune ratio.
+        prune_ratio: Fraction of the samples left out in each epoch; None for policies without a ratio.
+        epochs: Number of epochs; for "reduced", the number of epochs of full data.
+        seed: Seed of weights, sample order, selections and augmentation.
+        batch_size: Samples per batch.
+        drop_last: Whether an incomplete last batch is dropped. Right before a test, an incomplete batch would take a
+            whole step and move the statistics of batch normalization, for some methods and not for others.
+        steps: "fewer": a pruned epoch has fewer steps. "same": as many steps as full data, with batch size and
+            learning rate multiplied by the kept fraction.
         optimizer: "sgd", "adamw", "lars" or "lamb".
-        lr: Its largest learning rate.
-        momentum: Of SGD and LARS.
-        nesterov: Whether SGD looks ahead.
+        lr: Maximum learning rate.
+        momentum: Momentum of SGD and LARS.
+        nesterov: Whether SGD uses Nesterov momentum.
         weight_decay: Weight decay.
-        schedule: How the learning rate moves: "onecycle", "cosine", "step" or "constant".
-        label_smoothing: Share of the target spread over all classes.
+        schedule: Learning-rate schedule: "onecycle", "cosine", "step" or "constant".
+        label_smoothing: Fraction of the target that is spread over all classes.
         mixup: Alpha of MixUp, 0 for none.
-        cutmix: Alpha of CutMix, 0 for none. With both, each batch has one of them.
-        augment: Whether training images are shifted and mirrored as is usual for the data set.
-        flip: Which of them are mirrored, where any are: "random", or "alternate", a sample every other time it is used.
-        accumulate: Batches a step.
+        cutmix: Alpha of CutMix, 0 for none. If both are set, each batch uses one of the two.
+        augment: Whether training images are shifted and mirrored, as is usual for the data set.
+        flip: How images are mirrored, if the augmentation mirrors: "random", or "alternate", every second time that a
+            sample is used.
+        accumulate: Batches per step.
         average: Whether the final model is the average of the iterates, weighted by the learning rate.
-        amp: Whether to compute in mixed precision.
-        channels_last: Whether images are stored with their channels last.
+        amp: Whether to use mixed precision.
+        channels_last: Whether images are stored in the channels-last memory format.
         compile: Whether the model is compiled.
-        evaluate_every: Epochs between tests; the last one is always tested.
-        proxy_epochs: How long the proxy of a static method is trained.
-        proxy_inits: How many proxies there are, for methods that average over several.
+        evaluate_every: Epochs between tests; the last epoch is always tested.
+        proxy_epochs: Epochs that the proxy of a static method is trained for.
+        proxy_inits: Number of proxies, for methods that average over several.
     """
 
     data: str = "digits"
@@ -157,12 +159,12 @@ class Settings:
 
     @property
     def epochs_run(self) -> int:
-        """How many epochs the run has, as far as that is known: fewer where a control costs as much as a pruned run."""
+        """Planned number of epochs: fewer for the control that costs as much as a pruned run."""
         return planned_epochs(self.policy, self.epochs, self.prune_ratio)
 
     @property
     def label(self) -> str:
-        """What tables and charts call the run."""
+        """Name of the run in tables and charts."""
         if self.policy in CONTROLS:
             name = {"full": "full data", "reduced": "fewer epochs"}[self.policy]
         else:
@@ -175,7 +177,7 @@ class Settings:
     def run_id(self) -> str:
         """Name of the run's folder: readable, and different for different settings."""
         ratio = "" if self.prune_ratio is None else f"-{round(1000 * self.prune_ratio):03d}"
-        # Of what was chosen: so a setting that a later version adds does not make finished runs unknown.
+        # Only settings that differ from their defaults: a setting that a later version adds keeps the ids of old runs.
         chosen = {
             OLD_NAMES.get(name, name): value for name, value in self.as_dict().items() if value != _defaults().get(name)
         }
@@ -183,12 +185,12 @@ class Settings:
         return f"{self.policy}{ratio}-seed{self.seed}-{digest}"
 
     def as_dict(self) -> dict[str, Any]:
-        """As plain values, for records and comparisons."""
+        """Return the settings as plain values, for records and comparisons."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Settings:
-        """From plain values; an unknown name is an error that suggests the nearest."""
+        """Build settings from plain values; an unknown name is an error that suggests the nearest name."""
         values = with_new_names(values)
         known = [entry.name for entry in dataclasses.fields(cls)]
         for name in values:
@@ -197,7 +199,7 @@ class Settings:
         return cls(**values)
 
     def differences(self, other: Mapping[str, Any]) -> list[str]:
-        """What `other` has otherwise, one line each; what it does not have is as if it were not chosen."""
+        """List the settings that differ in `other`, one line each; a missing setting counts as the default."""
         own = self.as_dict()
         other = {**_defaults(), **with_new_names(other)}
         names = [*own, *(name for name in other if name not in own)]
@@ -209,17 +211,17 @@ class Settings:
 
 
 def planned_epochs(policy: str, epochs: int, prune_ratio: float | None) -> int:
-    """How many epochs a run has, where full data has `epochs`: fewer under the policy "reduced".
+    """Return the number of epochs of a run if full data has `epochs`: fewer for the policy "reduced".
 
     >>> planned_epochs("reduced", 10, 0.7), planned_epochs("orderdp", 10, 0.7)
     (3, 10)
     """
     if policy != "reduced" or prune_ratio is None:
         return epochs
-    return max(1, math.ceil(round(epochs * (1 - prune_ratio), 9)))  # the last one may be cut short
+    return max(1, math.ceil(round(epochs * (1 - prune_ratio), 9)))  # the last epoch may be cut short
 
 
-#: What runs did before these settings were there, so that records without them are read as what they are.
+#: Behavior of runs before these settings existed: the values for records that lack them.
 BEFORE: dict[str, Any] = {"drop_last": False}
 
 
@@ -228,12 +230,12 @@ def _defaults() -> dict[str, Any]:
 
 
 def _written(name: str, value: Any) -> str:
-    """A setting as `run_id` sees it: 1 and 1.0 are two, unless they are the default."""
+    """Format a setting for `run_id`: 1 and 1.0 differ, unless they equal the default."""
     default = _defaults().get(name)
     return json.dumps(default if value == default else value, sort_keys=True)
 
 
-#: Named starting points. The paper's own recipes, and one for two cores.
+#: Presets: the recipes of the paper, and one for two CPU cores.
 PRESETS: dict[str, dict[str, Any]] = {
     "cpu": {
         "model": "cnn",
@@ -290,7 +292,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """The settings in a TOML file, and those of the preset it names."""
+    """Read the settings in a TOML file, on top of the preset that the file names."""
     if sys.version_info >= (3, 11):
         import tomllib
     else:
@@ -306,7 +308,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def preset_values(name: str | None) -> dict[str, Any]:
-    """The settings of a preset; none for None."""
+    """Return the settings of a preset; an empty dict for None."""
     if name is None:
         return {}
     if not isinstance(name, str):
@@ -335,14 +337,14 @@ _WITHOUT_RATIO = (
 
 
 class MethodSpec(NamedTuple):
-    """A policy with its parameters, to be run at every ratio and seed."""
+    """A policy with its parameters; a comparison runs it at every ratio and seed."""
 
     policy: str
     parameters: dict[str, Any]
 
 
 def parse_method(text: str, names: Collection[str] | None = None, what: str = "policy") -> MethodSpec:
-    """A policy as the command line has it: a name, then parameters.
+    """Parse a method of the command line: the name of a policy, then its parameters.
 
     >>> parse_contender("infobatch:annealing=none")
     Contender(policy='infobatch', parameters={'annealing': None})
@@ -350,9 +352,9 @@ def parse_method(text: str, names: Collection[str] | None = None, what: str = "p
     0.1
 
     Args:
-        text: What was written.
-        names: Which there are; policies, controls and static methods if not given.
-        what: What they are called in an error.
+        text: Text to parse.
+        names: Valid names; policies, controls and static methods if not given.
+        what: Word for a name in error messages.
     """
     name, *parts = split_outside_brackets(text.strip(), ":")
     checked_name(name, _known() if names is None else list(names), what)
@@ -367,7 +369,7 @@ def parse_method(text: str, names: Collection[str] | None = None, what: str = "p
 
 
 def check_parameters(name: str, parameters: dict[str, Any]) -> None:
-    """Raises where a control has parameters, or where the ratio is among them."""
+    """Raise if a control has parameters, or if the prune ratio is among the parameters."""
     if name in CONTROLS and parameters:
         raise ConfigError(f"{name!r} is all data and takes no parameters, got {', '.join(parameters)}.")
     at_ratio = getattr(NAMES.get(name), "parameters_at", None)
@@ -380,7 +382,10 @@ def check_parameters(name: str, parameters: dict[str, Any]) -> None:
 
 
 def takes_ratio(contender: MethodSpec) -> bool:
-    """Whether a prune ratio changes what it does: not where it decides by itself, or both its dials are given."""
+    """Whether the method uses a prune ratio.
+
+    A method does not if it decides the ratio itself, or if exploration and exploitation are both given.
+    """
     return contender.policy not in _WITHOUT_RATIO and not {"exploration", "exploitation"} <= set(contender.parameters)
 
 
@@ -391,14 +396,14 @@ def grid(
     seeds: Sequence[int],
     controls: bool = True,
 ) -> list[Settings]:
-    """All runs, seed by seed, so that what is finished first can be compared already.
+    """Return all runs of a comparison, seed by seed, so that the first finished runs are already comparable.
 
     Args:
-        base: What they have in common.
-        contenders: The policies.
-        ratios: Prune ratios, for those that have one.
-        seeds: One run of each for every seed.
-        controls: Whether full data, full data for fewer epochs and dynamic random are in whether asked for or not.
+        base: Settings that all runs share.
+        contenders: The methods to compare.
+        ratios: Prune ratios, for methods that use one.
+        seeds: Seeds; every method runs once per seed.
+        controls: Whether to add full data, full data for fewer epochs, and dynamic random.
     """
     if not contenders or not seeds:
         raise ConfigError("a comparison needs at least one policy and one seed.")
@@ -430,7 +435,7 @@ def _known() -> list[str]:
 
 
 def split_outside_brackets(text: str, separator: str) -> list[str]:
-    """The parts of a text, without those separators that stand inside of {} or [].
+    """Split a text at the separators that are not inside {} or [].
 
     >>> split_outside_brackets('orderdp:select={"name":"mixed","top":0.9,"uniform":0.1},full', ",")
     ['orderdp:select={"name":"mixed","top":0.9,"uniform":0.1}', 'full']

@@ -1,4 +1,4 @@
-"""What a run finds out about itself: a little in every run, more where it is asked to. None of its numbers change."""
+"""Diagnostics of a run: a few in every run, more on request. They change no other number of the run."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from orderdp.policy import Table
 __all__ = ["CHECKPOINTS", "KEPT_FILE", "Closeness", "Diagnosis", "checkpoints"]
 
 
-#: How closely a run looks at itself. False: as every run does, without gradients. "steps": also at the gradient of each
-#: step and at the risk. True: also at the gradient of all data, which takes longer than most runs themselves.
+#: Level of diagnostics. False: those of every run, without gradients. "steps": also the gradient of each step and the
+#: risk. True: also the gradient of all data, which takes longer than most runs themselves.
 Closeness = bool | Literal["steps"]
 
 
-#: In how many epochs the gradient of all data is looked at and the kept set is written down: two for each fifth of
-#: training, by which the paper tells both.
+#: Number of epochs in which the gradient of all data is computed and the kept set is written: two for each fifth of
+#: training, the unit in which the paper reports both.
 CHECKPOINTS = 10
 
 
@@ -43,7 +43,7 @@ _RECORDED_ANYWAY = ("epoch", "samples", "coverage", "usage_mean")
 
 
 def checkpoints(epochs: int, count: int = CHECKPOINTS) -> set[int]:
-    """The epochs, from 1, that end nearest after equal shares of training; always the last.
+    """Return the epochs, counted from 1, that end equal fractions of training; the last epoch is always one.
 
     >>> sorted(checkpoints(200)), sorted(checkpoints(3))
     ([20, 40, 60, 80, 100, 120, 140, 160, 180, 200], [1, 2, 3])
@@ -52,15 +52,15 @@ def checkpoints(epochs: int, count: int = CHECKPOINTS) -> set[int]:
 
 
 class Diagnosis:
-    """Watches one run.
+    """Computes the diagnostics of one run.
 
     Args:
-        pruner: The run's.
-        model: Its model, not compiled.
-        task: Its data and losses.
-        settings: Its settings.
-        folder: Where kept sets go.
-        closeness: Whether to look at gradients, too, which costs time, and at which.
+        pruner: Pruner of the run.
+        model: Model of the run, not compiled.
+        task: Data and losses of the run.
+        settings: Settings of the run.
+        folder: Folder for the kept sets.
+        closeness: Level of diagnostics; gradients cost time.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Diagnosis:
         self._kept = KeptSets(pruner.n)
 
     def step(self, scaler: torch.amp.GradScaler, device: torch.device) -> float:
-        """Before a step of the optimizer; returns the seconds it took."""
+        """Diagnose a step, before the optimizer makes it; return the seconds spent."""
         if not self.on:
             return 0.0
         begun = time.perf_counter()
@@ -95,7 +95,7 @@ class Diagnosis:
         return time.perf_counter() - begun
 
     def epoch(self, number: int, clock: Stopwatch) -> dict[str, Any]:
-        """What is recorded of the epoch that has just ended: `diagnostics`, and what they cost in samples."""
+        """Return the fields for the record of the ended epoch: `diagnostics`, and their cost in samples."""
         with clock.part("diagnosis") if self.on else nullcontext():
             found = self._watch.measure()
             kept = {name: value for name, value in found.items() if name not in _RECORDED_ANYWAY}
@@ -107,7 +107,7 @@ class Diagnosis:
         return {"diagnostics": kept, **({"diagnosis_samples": samples} if self.on else {})}
 
     def advance(self) -> None:
-        """The epoch is recorded."""
+        """Start the next epoch, after the last one has been recorded."""
         self._watch.advance()
 
     def _write_kept(self, number: int) -> None:
@@ -117,9 +117,9 @@ class Diagnosis:
             self._kept.save(self._file)
 
     def _cosine(self, number: int) -> tuple[float | None, int]:
-        """The cosine of the coming epoch's gradient with that of all data, and how many samples that took.
+        """Return the cosine of the next epoch's gradient with that of all data, and the number of samples computed.
 
-        In single precision, whatever the run's: without a scaler, half precision would lose small gradients.
+        Always in single precision: without a scaler, half precision would lose small gradients.
         """
         pruner, settings = self._pruner, self._settings
         selection = pruner.preview()
@@ -140,25 +140,25 @@ class Diagnosis:
     # -- checkpoints ---------------------------------------------------------------------------------------------
 
     def begin(self, recorded: int) -> None:
-        """Before the first step: keeps what an interrupted run has written of epochs that count."""
+        """Before the first step: load the kept sets that an interrupted run wrote, up to the last recorded epoch."""
         if self.on and self._file.exists():
             self._kept = KeptSets.load(self._file)
             self._kept.forget_after(recorded)
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed run needs."""
+        """Return the state that a resumed run needs."""
         return self._watch.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
-        """Puts back what `state_dict` gave; None out of a checkpoint that is older than this."""
+        """Restore the state of `state_dict`; None comes from a checkpoint older than the diagnostics."""
         self._watch.load_state_dict(state)
         if not self.on:
-            self._watch.norms.clear()  # of half an epoch, by a run that was diagnosed until now
+            self._watch.norms.clear()  # norms of half an epoch, from a run that was diagnosed until now
 
 
 @dataclass(frozen=True)
 class _InOrder:
-    """All of these, in this order."""
+    """Selects all given indices, in the given order."""
 
     indices: np.ndarray
 
@@ -172,7 +172,7 @@ class _InOrder:
 
 
 class _Rehearsal(Pruner):
-    """Goes through some samples once, for tasks that take a pruner; pictures are those of a given epoch."""
+    """Iterates over some samples once, for tasks that take a pruner; images are augmented as in a given epoch."""
 
     def __init__(self, indices: np.ndarray, n: int, epoch: int) -> None:
         super().__init__(_InOrder(indices), n)

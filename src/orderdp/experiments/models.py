@@ -1,4 +1,4 @@
-"""Models by name: small ones for two CPU cores, the paper's ResNets, timm's, and anybody's own."""
+"""Models by name: small ones for two CPU cores, the paper's ResNets, timm models, and user-defined models."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["MODELS", "CompactCNN", "build_model", "quarter_width"]
 
 
 def mlp(shape: Sequence[int], classes: int, *, width: int = 256) -> nn.Module:
-    """Two hidden layers."""
+    """Build a multilayer perceptron with two hidden layers."""
     inputs = math.prod(shape)
     return nn.Sequential(
         nn.Flatten(),
@@ -34,14 +34,14 @@ def mlp(shape: Sequence[int], classes: int, *, width: int = 256) -> nn.Module:
 
 
 class CompactCNN(nn.Module):
-    """A residual network of nine layers, for processors without a graphics card.
+    """A residual network of nine layers, for machines without a GPU.
 
-    Only the first convolution sees the whole image, which is where most of the time would go: it is halved three times,
-    and each time a residual block follows.
+    Only the first convolution works at full resolution, where most of the time would go: the image is halved three
+    times, and each time a residual block follows.
 
     Args:
         shape: Channels, height and width of an image.
-        classes: How many.
+        classes: Number of classes.
         width: Channels of the first layer; the later stages have 2 and 4 times as many.
     """
 
@@ -65,7 +65,7 @@ class CompactCNN(nn.Module):
         self.head = nn.Linear(4 * width, classes)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Logits."""
+        """Return the logits."""
         features = self.stages(self.stem(x)).amax((2, 3))
         logits: torch.Tensor = self.head(features)
         return logits
@@ -96,14 +96,14 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
 
 
 def build_model(name: str, *, shape: Sequence[int], classes: int, seed: int, width: int | None = None) -> nn.Module:
-    """The model called `name`, with weights that depend on the seed alone.
+    """Build the model called `name`, with weights that depend only on the seed.
 
     Args:
         name: One of `MODELS`, ``timm:NAME``, or ``module:factory`` for a function of (shape, classes).
-        shape: Of one sample.
-        classes: How many.
-        seed: Of the initial weights. The global generator is put back as it was.
-        width: For those that have one.
+        shape: Shape of one sample.
+        classes: Number of classes.
+        seed: Seed of the initial weights. The state of the global generator is restored.
+        width: Width, for models that have one.
     """
     kind, _, rest = name.partition(":")
     factory: Callable[..., Any]
@@ -115,7 +115,7 @@ def build_model(name: str, *, shape: Sequence[int], classes: int, seed: int, wid
         checked_name(name, MODELS, "model")
         factory = MODELS[name]
     options = {} if width is None else {"width": width}
-    host = torch.device("cpu")  # where models are made
+    host = torch.device("cpu")  # models are built on the CPU
     with GlobalGenerators.seeded(seed, host).used(host):
         try:
             model = factory(shape, classes, **options)
@@ -127,14 +127,14 @@ def build_model(name: str, *, shape: Sequence[int], classes: int, seed: int, wid
 
 
 def quarter_width(name: str, width: int | None = None) -> int:
-    """A quarter of the model's width, rounded down and at least 1: that of its proxy.
+    """Return the width of a model's proxy: a quarter of the model's width, rounded down and at least 1.
 
     >>> quarter_width("cnn"), quarter_width("mlp", 6)
     (4, 1)
 
     Args:
-        name: Of the model.
-        width: As it was asked for; None for the model's own.
+        name: Name of the model.
+        width: Width of the model; None for its default.
     """
     if width is None:
         own = inspect.signature(MODELS[name]).parameters.get("width") if name in MODELS else None

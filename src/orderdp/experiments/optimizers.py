@@ -19,14 +19,14 @@ __all__ = ["OPTIMIZERS", "SCHEDULES", "IterateAverage", "build_optimizer", "cons
 def build_optimizer(
     name: str, model: nn.Module, *, lr: float, momentum: float = 0.9, nesterov: bool = False, weight_decay: float = 0.0
 ) -> torch.optim.Optimizer:
-    """The optimizer called `name` over the model's parameters.
+    """Build the optimizer called `name` over the model's parameters.
 
     Args:
-        name: One of `OPTIMISERS`.
-        model: Whose parameters.
+        name: One of `OPTIMIZERS`.
+        model: Model whose parameters are optimized.
         lr: Learning rate.
-        momentum: Of SGD and LARS.
-        nesterov: Whether SGD looks ahead.
+        momentum: Momentum of SGD and LARS.
+        nesterov: Whether SGD uses Nesterov momentum.
         weight_decay: Weight decay.
     """
     checked_name(name, OPTIMIZERS, "optimizer")
@@ -71,7 +71,7 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 }
 
 
-# As torch's OneCycleLR has them.
+# The defaults of torch's OneCycleLR.
 _RISE = 0.3
 
 
@@ -88,7 +88,7 @@ _STEP_FACTOR = 0.1
 
 
 def onecycle(done: float) -> float:
-    """Up to 1 in the first 30 %, then down to almost 0, both along half a cosine."""
+    """Rise to 1 in the first 30 % of training, then fall to almost 0, both along half a cosine."""
     low = 1 / _FIRST
     if done <= _RISE:
         return _half_cosine(low, 1.0, done / _RISE)
@@ -96,12 +96,12 @@ def onecycle(done: float) -> float:
 
 
 def cosine(done: float) -> float:
-    """From 1 to 0 along half a cosine."""
+    """Fall from 1 to 0 along half a cosine."""
     return _half_cosine(1.0, 0.0, done)
 
 
 def step(done: float) -> float:
-    """A tenth after half of the training, and again after three quarters."""
+    """Divide by ten after half of the training, and again after three quarters."""
     return _STEP_FACTOR ** sum(done >= place for place in _STEPS)
 
 
@@ -123,10 +123,10 @@ def _half_cosine(start: float, end: float, done: float) -> float:
 
 
 class IterateAverage:
-    """Sum of lr_t * theta_t over the steps, divided by the sum of lr_t. Buffers are averaged alike.
+    """Sum of lr_t * theta_t over the steps, divided by the sum of lr_t. Buffers are averaged in the same way.
 
     Args:
-        model: Whose parameters.
+        model: Model whose parameters are averaged.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -135,7 +135,7 @@ class IterateAverage:
         self.model = AveragedModel(model, avg_fn=self._mixed, use_buffers=True)
 
     def add(self, model: nn.Module, lr: float) -> None:
-        """Takes in the model as it is after a step with this learning rate."""
+        """Add the model as it is after a step with this learning rate."""
         self._total += lr
         self._share = lr / self._total if self._total else 1.0
         self.model.update_parameters(model)
@@ -144,10 +144,10 @@ class IterateAverage:
         return average + (current - average) * self._share
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed run needs."""
+        """Return the state that a resumed run needs."""
         return {"total": self._total, "model": self.model.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Puts back what `state_dict` gave."""
+        """Restore the state of `state_dict`."""
         self._total = float(state["total"])
         self.model.load_state_dict(state["model"])

@@ -1,4 +1,4 @@
-"""How far a comparison is: bars with time left on a terminal, plain lines elsewhere, nothing if asked."""
+"""Progress of a comparison: bars with the time left on a terminal, plain lines elsewhere, nothing if quiet."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _EVERY = 10.0  # seconds between plain lines
 
 
 class Progress:
-    """Says nothing; what `--quiet` asks for."""
+    """Shows nothing, as `--quiet` asks for; the base class of the other displays."""
 
     def __enter__(self) -> Progress:
         return self
@@ -26,13 +26,13 @@ class Progress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Leaves the terminal as it was."""
+        """Restore the terminal."""
 
     def watch(self, run: Settings, done: float, epochs: int, metric: float | None) -> None:
-        """A run has come so far."""
+        """Show that `done` of `epochs` epochs of a run are done."""
 
     def ended(self, run: Settings, summary: dict[str, Any]) -> None:
-        """A run has come to its end."""
+        """Show that a run has ended."""
 
 
 class _Lines(Progress):
@@ -105,13 +105,13 @@ class _Bars(Progress):
 
 
 def show_progress(n_runs: int, n_done: int, *, quiet: bool, say: Callable[[str], None]) -> Progress:
-    """What fits the place that output goes to."""
+    """Return the display that suits the output: a terminal, a file, or none."""
     if quiet:
         return Progress()
     if sys.stdout.isatty():
         try:
             return _Bars(n_runs, n_done)
-        except ImportError:  # the bars are an extra
+        except ImportError:  # bars need an optional package
             pass
     return _Lines(n_runs, n_done, say)
 
@@ -124,7 +124,7 @@ def _outcome(run: Settings, summary: dict[str, Any]) -> str:
 
 
 def result(summary: Mapping[str, Any]) -> str:
-    """What came out of a run that is done: its metric, which may be no number, and what it saved."""
+    """Format the result of a finished run: its metric, which may be missing, and what it saved."""
     metric = "its metric is no number" if summary["metric"] is None else f"{summary['metric']:.2f} %"
     proxy = summary.get("proxy_samples")
     told = f", and {proxy['forward']:,} through a proxy, {proxy['backward']:,} of them back" if proxy else ""

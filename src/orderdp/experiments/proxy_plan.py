@@ -1,4 +1,4 @@
-"""The policy "proxy-plan" of a run: a narrow network marks what the run trains on, its cost counted."""
+"""The policy "proxy-plan" of a run: a narrow network marks the samples that the run trains on; its cost is counted."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ _FILE = "plan.npz"
 
 @dataclass(frozen=True)
 class ProxyOptions:
-    """What follows the name of the policy.
+    """Parameters of the policy.
 
     Attributes:
-        proxy_width: Of the proxy; None for a quarter of the model's, rounded down and at least 1.
-        backward_every: Of so many batches the proxy trains on one, and marks all.
+        proxy_width: Width of the proxy; None for a quarter of the model's width, rounded down and at least 1.
+        backward_every: The proxy trains on one of this many batches, and marks all of them.
     """
 
     proxy_width: int | None = None
@@ -52,7 +52,7 @@ class ProxyOptions:
 
     @classmethod
     def of(cls, settings: Settings) -> ProxyOptions:
-        """Those of a run."""
+        """Return the options of a run."""
         known = list(inspect.signature(cls).parameters)
         for name in settings.policy_parameters:
             if name not in known:
@@ -61,12 +61,12 @@ class ProxyOptions:
 
 
 def is_recorded(policy: str) -> bool:
-    """Whether this is the name of a policy that replays what a proxy of the run marks."""
+    """Whether the policy of this name replays a plan that a proxy of the run records."""
     return policy in RECORDED
 
 
 def check_plan(settings: Settings) -> None:
-    """Raises what would go wrong later, as far as the settings tell."""
+    """Raise if the settings do not allow a plan."""
     options = ProxyOptions.of(settings)
     if settings.prune_ratio is None:
         raise ConfigError(f"policy {settings.policy!r} needs a prune ratio.")
@@ -85,7 +85,7 @@ def check_plan(settings: Settings) -> None:
 
 
 def check_task(settings: Settings, task: Task) -> None:
-    """Raises what the data or the task have against a plan."""
+    """Raise if the data or the task do not allow a plan."""
     from orderdp.experiments.tasks import FolderTask
 
     if not hasattr(task, "build_proxy"):
@@ -102,9 +102,9 @@ def check_task(settings: Settings, task: Task) -> None:
 
 
 def recorded_batch(settings: Settings, keep: float) -> int:
-    """Samples in a batch of the proxy, such that a step of the run is what is kept of it.
+    """Return the batch size of the proxy; the samples kept of one proxy batch make one step of the run.
 
-    As many steps as full data come from batches as large as those of full data; fewer from larger ones.
+    With ``steps="same"`` the proxy has the batch size of full data; with ``steps="fewer"`` a larger one.
     """
     return settings.batch_size if settings.steps == "same" else round(settings.batch_size / keep)
 
@@ -116,14 +116,14 @@ def plan_for(
     device: torch.device,
     watch: Callable[[float, int, float | None], None] = lambda done, epochs, metric: None,
 ) -> StaticChoice:
-    """The policy of the run; its plan is recorded once, and read again when the run is resumed.
+    """Return the policy of the run; its plan is recorded once, and read again when the run is resumed.
 
     Args:
-        settings: Ratio, epochs, batch size, proxy.
+        settings: Ratio, epochs, batch size and proxy.
         task: Data and model.
-        folder: Of the run.
-        device: Where the proxy is trained.
-        watch: Called after every step of the proxy; of the run itself nothing is done yet.
+        folder: Folder of the run.
+        device: Device on which the proxy is trained.
+        watch: Called after every step of the proxy, with 0 epochs of the run done.
     """
     check_task(settings, task)
     file = folder / _FILE
@@ -149,7 +149,7 @@ def _recorder(settings: Settings, task: Task) -> PlanRecorder:
 def _recorded(
     settings: Settings, task: Task, device: torch.device, watch: Callable[[float, int, float | None], None]
 ) -> Plan:
-    """What the proxy marks. It has the run's optimizer and learning rates, and trains on what it marks."""
+    """Record the plan. The proxy has the run's optimizer and learning rates, and trains on the samples it marks."""
     start = time.perf_counter()
     options, recorder = ProxyOptions.of(settings), _recorder(settings, task)
     learner = TrainState(replace(settings, average=False), cast("Task", _Proxy(task, options.proxy_width)), device)
@@ -167,7 +167,7 @@ def _recorded(
                 judged = losses if found.scores is None else found.scores
                 marked = recorder.record(index, judged, backward=len(index) if learns else 0)
                 if learns:
-                    # Not losses[marked], for which the host would wait.
+                    # losses[marked] would make the host wait for the device.
                     learner.backward((losses * marked).sum() / recorder.kept)
                     learner.step(step / max(1, steps - 1), scale)
                 step += 1
@@ -189,7 +189,7 @@ class _Proxy:
 
 
 class _Shown:
-    """What a task asks of a pruner, answered by a recorder."""
+    """Gives a recorder the methods that a task calls on a pruner."""
 
     def __init__(self, recorder: PlanRecorder) -> None:
         self._recorder = recorder

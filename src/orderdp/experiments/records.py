@@ -1,4 +1,4 @@
-"""Records of runs: one JSON line per epoch, written so that a kill loses none, read back with care."""
+"""Records of runs: one JSON line per epoch. A kill loses no written line, and reading checks every line."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ __all__ = [
 
 
 def plain(value: Any) -> Any:
-    """The same value in dicts, lists, strings and numbers; NaN and infinity, which JSON lacks, become None.
+    """Convert a value to dicts, lists, strings and numbers; NaN and infinity, which JSON lacks, become None.
 
     >>> plain({"loss": float("nan"), "sizes": (1, 2)})
     {'loss': None, 'sizes': [1, 2]}
@@ -53,7 +53,7 @@ def plain(value: Any) -> Any:
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
-    if hasattr(value, "tolist"):  # arrays, tensors and their numbers
+    if hasattr(value, "tolist"):  # arrays, tensors and their scalars
         return plain(value.tolist())
     if isinstance(value, os.PathLike):
         return os.fspath(value)
@@ -66,7 +66,7 @@ _LIBRARIES = ("orderdp", "torch", "numpy", "pytorch_optimizer", "timm", "torchvi
 
 
 def describe_host(device: torch.device) -> dict[str, Any]:
-    """Processor, cores, threads, device and system."""
+    """Return processor, cores, threads, device and operating system."""
     return {
         "cpu": _processor(),
         "cores": os.cpu_count(),
@@ -77,7 +77,7 @@ def describe_host(device: torch.device) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Of Python and of the libraries that are there."""
+    """Return the versions of Python and of the installed libraries."""
     found = {"python": platform.python_version()}
     for name in _LIBRARIES:
         try:
@@ -109,19 +109,19 @@ _PARTS = ("training_seconds", "selection_seconds", "overhead_seconds", "proxy_se
 
 @dataclass
 class Run:
-    """One run as its records tell it.
+    """The records of one run.
 
     Attributes:
-        id: The name of its folder.
-        config: All that is needed to run it again.
-        versions: Of the libraries.
-        host: What it ran on.
-        epochs: One record for each epoch, in order.
-        summary: How it ended, or None if it has not.
-        started: ISO time.
-        command: What was typed, where that was recorded.
-        tests: The metric of the trained model on further test sets, by the names of their data.
-        tested_on: The further test set this is the view of, if it is one.
+        id: Name of the run's folder.
+        config: Settings; they are enough to repeat the run.
+        versions: Versions of the libraries.
+        host: Machine and device of the run.
+        epochs: One record per epoch, in order.
+        summary: Result of the run, or None if the run has not ended.
+        started: Start time, in ISO format.
+        command: Command line, if it was recorded.
+        tests: Metric of the trained model on further test sets, by data-set name.
+        tested_on: Further test set whose metric this view of the run shows, if any.
     """
 
     id: str
@@ -137,71 +137,71 @@ class Run:
 
     @property
     def done(self) -> bool:
-        """Whether it reached its end."""
+        """Whether the run is finished."""
         return self.summary is not None and self.summary["status"] == "done"
 
     @property
     def failed(self) -> bool:
-        """Whether it gave up."""
+        """Whether the run failed."""
         return self.summary is not None and self.summary["status"] != "done"
 
     @property
     def reason(self) -> str:
-        """Why it gave up."""
+        """Why the run failed."""
         return str((self.summary or {}).get("reason") or "no reason was recorded")
 
     @property
     def final_metric(self) -> float | None:
-        """The metric at the end, never the best one on the way; None where there is none."""
+        """Metric at the end of the run, never the best one on the way; None if there is none."""
         value = (self.summary or {}).get("metric")
         return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
     @property
     def label(self) -> str:
-        """The name to show."""
+        """Name of the run in tables and charts."""
         return str(self.config.get("label") or self.config.get("policy") or self.id)
 
     @property
     def seed(self) -> Any:
-        """The seed, by which runs are paired."""
+        """Seed of the run; runs are paired by seed."""
         return self.config.get("seed")
 
     @property
     def seconds(self) -> float:
-        """What it cost: training, selection, overhead and the proxy of a coreset. Evaluation is not counted."""
+        """Cost in seconds: training, selection, overhead and the proxy of a coreset. Evaluation is not counted."""
         return seconds_of(self.summary or {})
 
 
-#: How settings were spelled in records and checkpoints before.
+#: Earlier names of settings in records and checkpoints.
 OLD_NAMES = {"optimizer": "optimiser"}
 
 
 def with_new_names(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a record or checkpoint, under the names that they have now."""
+    """Return the settings of a record or checkpoint under their current names."""
     new = {old: name for name, old in OLD_NAMES.items()}
     return {new.get(name, name): value for name, value in config.items()}
 
 
 def seconds_of(record: dict[str, Any]) -> float:
-    """The cost in the record of an epoch or in a summary."""
+    """Return the cost in seconds from the record of an epoch or from a summary."""
     return float(sum(record.get(part) or 0.0 for part in _PARTS))
 
 
 def records_file(path: str | os.PathLike[str]) -> Path:
-    """The file of records, given it or its folder."""
+    """Return the path of the records file, given the file or its folder."""
     path = Path(path)
     return path if path.suffix == ".jsonl" else path / FILE_NAME
 
 
 def read_run(path: str | os.PathLike[str]) -> Run:
-    """Reads the records of one run.
+    """Read the records of one run.
 
-    A last line without its newline is what a kill leaves; it does not count. An epoch that is recorded again takes
-    the place of the first and of all that followed it: the run went back to a checkpoint. A summary that is followed
-    by more records is not the end.
+    A last line without a newline is left by a kill and ignored. An epoch that is recorded again replaces its first
+    record and all later ones, because the run went back to a checkpoint. A summary followed by more records is not
+    the end of the run.
 
     Args:
-        path: The folder of the run, or the file in it.
+        path: Folder of the run, or the records file in it.
     """
     file = records_file(path)
     try:
@@ -220,10 +220,10 @@ def read_run(path: str | os.PathLike[str]) -> Run:
 
 
 def read_runs(directory: str | os.PathLike[str]) -> list[Run]:
-    """Reads all runs of a folder, or of a file made by `pack_runs`, sorted by their names.
+    """Read all runs of a folder, or of a file made by `pack_runs`, sorted by name.
 
     Args:
-        directory: The folder that was given to ``orderdp train`` or ``orderdp compare``, or the packed file.
+        directory: Output folder of ``orderdp train`` or ``orderdp compare``, or the packed file.
     """
     directory = Path(directory)
     if directory.is_file():
@@ -240,11 +240,11 @@ def read_runs(directory: str | os.PathLike[str]) -> list[Run]:
 
 
 def pack_runs(directory: str | os.PathLike[str], file: str | os.PathLike[str]) -> int:
-    """Writes the records of all runs of a folder to one file, a line per record; returns how many runs there are.
+    """Write the records of all runs of a folder to one file, one line per record; return the number of runs.
 
     Args:
-        directory: The folder that was given to ``orderdp train`` or ``orderdp compare``.
-        file: Where to; what is there is replaced.
+        directory: Output folder of ``orderdp train`` or ``orderdp compare``.
+        file: The file to write; an existing one is replaced.
     """
     read_runs(directory)  # raises where a record is damaged, before anything is written
     files = sorted(Path(directory).glob(f"runs/*/{FILE_NAME}"))
@@ -257,7 +257,7 @@ def pack_runs(directory: str | os.PathLike[str], file: str | os.PathLike[str]) -
 
 
 def unpack_runs(file: str | os.PathLike[str], directory: str | os.PathLike[str]) -> None:
-    """Writes the records in a packed file back to folders, one per run, so that a comparison can be resumed there."""
+    """Write the records of a packed file back to folders, one per run, so that a comparison can be resumed there."""
     read_runs(file)
     by_run: dict[str, list[str]] = {}
     for line in Path(file).read_text(encoding="utf-8").splitlines():
@@ -286,13 +286,13 @@ def _read_packed(file: Path) -> list[Run]:
 
 
 def with_further_tests(runs: list[Run]) -> list[Run]:
-    """The runs, then each of them as every further test set saw it: the same training with another metric."""
+    """Return the runs, followed by one view per run and further test set: the same training with another metric."""
     names = dict.fromkeys(name for run in runs for name in run.tests)
     return runs + [seen_by(name, run) for name in names for run in runs if name in run.tests]
 
 
 def seen_by(test: str, run: Run) -> Run:
-    """A run as a further test set saw it. Its epochs are left out: they were tested elsewhere."""
+    """Return the view of a run with the metric of a further test set, without epochs: another test set tested those."""
     return replace(
         run,
         config={**run.config, "data": f"{run.config.get('data')}, tested on {test}"},
@@ -351,8 +351,8 @@ class RunLog:
     """Writes the records of one run.
 
     Args:
-        path: The folder of the run, ``DIR/runs/<run-id>``, which is made if need be, or the file in it. Records that
-            are there already are kept and added to; half a line at the end, left by a kill, is cut off.
+        path: Folder of the run, ``DIR/runs/<run-id>``, created if missing, or the records file in it. New records are
+            appended to existing ones; half a line at the end, left by a kill, is cut off.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -367,14 +367,14 @@ class RunLog:
         started: str | None = None,
         **extra: Any,
     ) -> None:
-        """Says what is about to be run. A resumed run says it again.
+        """Write the record of the start. A resumed run writes another one.
 
         Args:
-            config: All that is needed to run it again.
-            versions: Of the libraries.
-            host: What it runs on.
-            started: ISO time; now, if not given.
-            **extra: Anything else worth keeping; ``command``, what was typed, is shown on the page.
+            config: Settings; they are enough to repeat the run.
+            versions: Versions of the libraries.
+            host: Machine and device of the run.
+            started: Start time, in ISO format; the current time if not given.
+            **extra: Further fields; the page shows ``command``, the command line.
         """
         fields = {"config": config, "versions": versions, "host": host, "started": started or _now()}
         self._append("start", {**fields, **extra})
@@ -398,7 +398,7 @@ class RunLog:
         diagnostics: Mapping[str, float | None] | None = None,
         **extra: Any,
     ) -> None:
-        """Says what an epoch did. One that is done again after a kill is said again; the last one counts."""
+        """Write the record of an epoch. An epoch repeated after a kill is written again; the last record counts."""
         fields = {name: value for name, value in locals().items() if name not in ("self", "extra")}
         self._append("epoch", {**fields, "diagnostics": diagnostics or {}, **extra})
 
@@ -421,14 +421,14 @@ class RunLog:
         finished: str | None = None,
         **extra: Any,
     ) -> None:
-        """Says how the run ended: "done", or "failed" with a reason."""
+        """Write the result of the run: "done", or "failed" with a reason."""
         if status not in ("done", "failed"):
             raise RecordError(f'status must be "done" or "failed", got {status!r}.')
         fields = {name: value for name, value in locals().items() if name not in ("self", "extra")}
         self._append("summary", {**fields, "finished": finished or _now(), **extra})
 
     def test(self, *, data: str, metric: float, samples: int) -> None:
-        """Says what a further test set says of the trained model. One that is judged again is said again."""
+        """Write the metric of the trained model on a further test set. A repeated test is written again."""
         self._append("test", {"data": data, "metric": metric, "samples": samples, "finished": _now()})
 
     def _append(self, kind: str, fields: Mapping[str, Any]) -> None:
@@ -446,7 +446,7 @@ class RunLog:
 
 
 def _write_whole(file: Any, line: bytes) -> None:
-    """Adds a line after the last whole one, or leaves the file at that."""
+    """Append a line after the last whole one; on failure the file keeps its whole lines only."""
     end = _end_of_last_line(file)
     file.truncate(end)
     file.seek(end)
@@ -456,12 +456,12 @@ def _write_whole(file: Any, line: bytes) -> None:
             rest = rest[file.write(rest) :]
         os.fsync(file.fileno())
     except OSError:
-        file.truncate(end)  # half a line would be cut off later anyway, but may be what fills the disk
+        file.truncate(end)  # half a line would be cut off later anyway, but it may fill the disk
         raise
 
 
 def _end_of_last_line(file: Any, block: int = 65536) -> int:
-    """Where the last newline ends, looked for from the back; 0 where there is none."""
+    """Return the offset after the last newline, searched from the end; 0 if there is none."""
     end: int = file.seek(0, os.SEEK_END)
     while end:
         begin = max(0, end - block)

@@ -17,10 +17,10 @@ class ResNet(nn.Module):
 
     Args:
         shape: Channels, height and width of an image.
-        classes: How many.
-        blocks: Blocks in each stage.
-        bottleneck: Whether blocks narrow down to a quarter of their width inside (ResNet-50) or not (ResNet-18).
-        width: Channels of the first stage inside its blocks; each later stage has twice as many.
+        classes: Number of classes.
+        blocks: Number of blocks per stage.
+        bottleneck: Whether blocks narrow to a quarter of their width inside (ResNet-50) or not (ResNet-18).
+        width: Channels inside the blocks of the first stage; each later stage has twice as many as the one before.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class ResNet(nn.Module):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Logits."""
+        """Return the logits."""
         logits: torch.Tensor = self.head(self.stages(self.stem(x)).mean((2, 3)))
         return logits
 
@@ -94,10 +94,10 @@ def _shortcut(inputs: int, outputs: int, stride: int) -> nn.Module:
 
 
 def resnet18(shape: Sequence[int], classes: int, *, width: int = 64) -> ResNet:
-    """Two basic blocks a stage; 11.2 million parameters for CIFAR-10."""
+    """Build a ResNet-18: two basic blocks per stage; 11.2 million parameters for CIFAR-10."""
     return ResNet(shape, classes, (2, 2, 2, 2), bottleneck=False, width=width)
 
 
 def resnet50(shape: Sequence[int], classes: int, *, width: int = 64) -> ResNet:
-    """3, 4, 6 and 3 bottlenecks; 23.5 million parameters for CIFAR-10."""
+    """Build a ResNet-50: stages of 3, 4, 6 and 3 bottlenecks; 23.5 million parameters for CIFAR-10."""
     return ResNet(shape, classes, (3, 4, 6, 3), bottleneck=True, width=width)

@@ -64,20 +64,20 @@ _TERMINATED = 128 + signal.SIGTERM
 
 
 class _Worker:
-    """What this process is doing."""
+    """State of a worker process: whether it trains, and whether it must end."""
 
     def __init__(self) -> None:
         self.training = False
         self.told_to_end = False
 
     def watch(self, done: float, epochs: int, metric: float | None) -> None:
-        """Called after every step, where there is something to save and all of it fits together."""
+        """Called after every step, when the state of the run is consistent and can be saved."""
         self.training = True
         if self.told_to_end:
             raise KeyboardInterrupt
 
     def end(self, number: int, frame: Any) -> None:
-        """Ends the process: at once, or after the step that it is in."""
+        """End the process: at once, or after the current step."""
         self.told_to_end = True
         if not self.training:
             os._exit(_TERMINATED)
@@ -87,10 +87,10 @@ _worker = _Worker()
 
 
 def follow(line: Connection) -> None:
-    """Called in a new process, which then ends when the other end of the line is closed: by hand, or by a kill.
+    """Make a new process end when the other end of the pipe closes: on request, or because its process is killed.
 
     Args:
-        line: The end that is read from. Nothing ever comes.
+        line: Reading end of the pipe. No data is ever sent.
     """
     signal.signal(signal.SIGTERM, _worker.end)
     threading.Thread(target=_listen, args=(line,), daemon=True).start()
@@ -105,20 +105,20 @@ def _listen(line: Connection) -> None:
 
 @contextmanager
 def saving_at_the_end() -> Iterator[Callable[[float, int, float | None], None]]:
-    """Around a run in such a process; gives what the run must call after every step."""
+    """Context of a run in a worker process; yields the function that the run must call after every step."""
     try:
         yield _worker.watch
     finally:
         _worker.training = False
         if _worker.told_to_end:
-            os._exit(_TERMINATED)  # or it would wait for more work, which nobody is there to give it
+            os._exit(_TERMINATED)  # or the process would wait for more work, and the parent process is gone
 
 
-_DATA_KEPT = 2  # what is trained on, and a further test set
+_DATA_KEPT = 2  # the training data, and a further test set
 
 
 def check(settings: Settings) -> None:
-    """Raises what would go wrong later, before anything is spent."""
+    """Raise for settings that would fail later, before any time is spent on training."""
     check_parameters(settings.policy, settings.policy_parameters)
     checked_name(settings.optimizer, OPTIMIZERS, "optimizer")
     checked_name(settings.schedule, SCHEDULES, "learning-rate schedule")
@@ -132,7 +132,7 @@ def check(settings: Settings) -> None:
 
 
 def _check_ratio(settings: Settings) -> None:
-    """Raises where tables would show a ratio that the policy does not keep to."""
+    """Raise if tables would show a ratio that the policy does not use."""
     parameters = settings.policy_parameters
     if settings.prune_ratio is None or settings.policy in CONTROLS:
         return
@@ -162,7 +162,7 @@ def _check_static(settings: Settings) -> None:
 
 
 def choose_device(name: str) -> torch.device:
-    """The device called `name`; "auto" takes a graphics card if there is one."""
+    """Return the device called `name`; "auto" is a GPU if there is one."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -174,16 +174,16 @@ def choose_device(name: str) -> torch.device:
 
 
 class Runner:
-    """Runs settings one after the other, and keeps the data of the last ones.
+    """Runs settings one after the other, and keeps the last data sets in memory.
 
     Args:
-        out: Folder of the comparison; each run has its own in ``runs``.
-        data_dir: Where data are looked for first.
+        out: Folder of the comparison; each run has its own folder in ``runs``.
+        data_dir: Folder that is searched for data first.
         device: Name of the device, or "auto".
-        checkpoint_seconds: Time between checkpoints.
-        command: What was typed, for the records.
-        tensorboard: Whether to write for TensorBoard as well.
-        diagnose: Whether runs look at their gradients and kept sets more closely, and at which gradients.
+        checkpoint_seconds: Seconds between checkpoints.
+        command: Command line, for the records.
+        tensorboard: Whether to write TensorBoard logs as well.
+        diagnose: Level of diagnostics, as in `Closeness`.
     """
 
     def __init__(
@@ -209,7 +209,7 @@ class Runner:
     def run(
         self, settings: Settings, watch: Callable[[float, int, float | None], None] | None = None
     ) -> dict[str, Any]:
-        """Trains, or goes on with it; returns the summary."""
+        """Train a run, or resume it; return the summary."""
         folder = self.folder(settings)
         make_folder(folder)
         with try_lock(folder):
@@ -238,17 +238,17 @@ class Runner:
         return training.run()
 
     def folder(self, settings: Settings) -> Path:
-        """Where a run's records go."""
+        """Return the folder of a run's records."""
         return self.out / "runs" / settings.run_id
 
     def task(self, settings: Settings) -> Task:
-        """Data, model, loss and metric of the settings."""
+        """Build the task of the settings: data, model, loss and metric."""
         if settings.task is not None:
             return load_task(settings.task)
         return self.task_of(self.load(settings.data), settings)
 
     def task_of(self, data: Any, settings: Settings) -> Task:
-        """The same for data that are loaded already."""
+        """Build the task of the settings for data that is already loaded."""
         from orderdp.datasets import FolderData
         from orderdp.experiments.tasks import FolderTask, ImageTask
 
@@ -257,7 +257,7 @@ class Runner:
         return ImageTask(data, settings, self.device)
 
     def load(self, name: str) -> Any:
-        """The data of this name; those of the last two names are kept."""
+        """Load the data set of this name; the last two data sets are kept."""
         from orderdp.datasets import load
 
         if name not in self._data:
@@ -268,7 +268,7 @@ class Runner:
 
 
 def make_folder(folder: Path) -> None:
-    """Makes the folder, or says why it cannot be written to."""
+    """Create the folder, or raise with the reason why it is not writable."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / f".probe.{os.getpid()}"
@@ -284,7 +284,7 @@ _SETTINGS_FILE = "settings.json"
 
 
 class RunOptions(NamedTuple):
-    """Where and how the runs of a grid are run."""
+    """Options of all runs of a grid: folders, device, threads, checkpoints, logs."""
 
     out: Path
     data_dir: Path | None = None
@@ -296,8 +296,8 @@ class RunOptions(NamedTuple):
     diagnose: Closeness = False
 
     def runner(self) -> Runner:
-        """Who runs them."""
-        if not self.checkpoint_seconds >= 0:  # nor NaN, which would mean never
+        """Build the runner with these options."""
+        if not self.checkpoint_seconds >= 0:  # also rejects NaN, which would mean never
             raise ConfigError(f"--checkpoint-seconds must be a number, at least 0, got {self.checkpoint_seconds}.")
         if self.threads is not None:
             if self.threads < 1:
@@ -317,15 +317,14 @@ class RunOptions(NamedTuple):
 
 
 def remember_settings(base: Settings, out: Path) -> None:
-    """Writes down what all runs of the folder have in common, or refuses where it was something else.
+    """Write the settings that all runs of the folder share; raise if the folder has others.
 
-    Policies, ratios and seeds may be added to a comparison; anything else would set runs against each other that
-    are not alike.
+    Policies, ratios and seeds may be added to a comparison; with any other difference the runs are not comparable.
     """
     make_folder(out)
     path = out / _SETTINGS_FILE
     common = {name: value for name, value in base.as_dict().items() if name not in VARIED}
-    if path.exists() and any(out.glob("runs/*/records.jsonl")):  # without a run there is nothing to differ from
+    if path.exists() and any(out.glob("runs/*/records.jsonl")):  # without a run there is nothing to compare with
         try:
             before = dict(json.loads(path.read_text(encoding="utf-8")))
         except (ValueError, TypeError):
@@ -342,9 +341,9 @@ def remember_settings(base: Settings, out: Path) -> None:
 
 
 def check_runs(runs: Sequence[Settings], place: RunOptions) -> None:
-    """Raises what the data set has against one of the runs, before any of them is trained.
+    """Raise if the data set does not allow one of the runs, before any run is trained.
 
-    A task of the user's own is not made for that: who knows what it costs.
+    A user-defined task is not built for this check, because building it may be expensive.
     """
     if runs[0].task is not None:
         return
@@ -365,7 +364,7 @@ def check_runs(runs: Sequence[Settings], place: RunOptions) -> None:
 
 
 def finished(out: Path, settings: Settings) -> Run | None:
-    """The records of a run that has come to its end, well or not; None for any other."""
+    """Return the records of a run that is done or failed; None for any other."""
     folder = out / "runs" / settings.run_id
     if not (folder / "records.jsonl").exists():
         return None
@@ -380,15 +379,15 @@ def compare_all(
     jobs: int = 1,
     watch: Callable[[Settings, float, int, float | None], None] = lambda run, done, epochs, metric: None,
 ) -> Iterator[tuple[Settings, dict[str, Any]]]:
-    """Runs what is not finished yet; yields settings and summary of each as it ends.
+    """Run all unfinished runs; yield settings and summary of each run as it ends.
 
-    A run that fails is a result like any other, and the others go on.
+    A failed run is a result like any other, and the other runs continue.
 
     Args:
-        runs: What to run.
-        place: Where and how.
-        jobs: How many at a time, in processes of their own.
-        watch: Told of progress.
+        runs: Settings of the runs.
+        place: Run options.
+        jobs: Number of runs at a time; more than one run in processes of their own.
+        watch: Called with the progress of a run.
     """
     waiting = [run for run in runs if finished(place.out, run) is None]
     if jobs <= 1:
@@ -429,7 +428,7 @@ def _several(
                 "others had is saved. Go on with the same command; fewer --jobs need less memory."
             ) from None
         except BaseException:
-            line.close()  # which ends the others, as soon as they have saved
+            line.close()  # ends the worker processes, as soon as they have saved
             pool.shutdown(cancel_futures=True)
             raise
 
@@ -440,7 +439,7 @@ def _run_here(settings: Settings, place: RunOptions) -> dict[str, Any]:
 
 
 def _tell(run: Settings, place: RunOptions, watch: Callable[[Settings, float, int, float | None], None]) -> None:
-    """What the records of a run in another process say of its progress."""
+    """Report the progress of a run in another process, read from its records."""
     folder = place.out / "runs" / run.run_id
     if (folder / "records.jsonl").exists():
         epochs = read_run(folder).epochs
@@ -450,7 +449,7 @@ def _tell(run: Settings, place: RunOptions, watch: Callable[[Settings, float, in
 
 
 class FurtherTest(NamedTuple):
-    """What a further test set says of a run's model."""
+    """Result of a run's model on a further test set."""
 
     settings: Settings
     data: str
@@ -458,25 +457,25 @@ class FurtherTest(NamedTuple):
 
 
 def check_tests(settings: Settings, place: RunOptions, tests: Sequence[str]) -> None:
-    """Raises what would go wrong after the training, before anything is spent on it."""
+    """Raise for test sets that would fail after training, before any time is spent on training."""
     runner = place.runner()
     for data in tests:
         _task(runner, settings, data)
 
 
 def not_judged(runs: Sequence[Settings], place: RunOptions, data: str) -> list[Settings]:
-    """The runs that are done and whose models this test set has not seen yet."""
+    """Return the runs that are done and not yet tested on this test set."""
     ended = ((settings, finished(place.out, settings)) for settings in runs)
     return [settings for settings, run in ended if run is not None and run.done and data not in run.tests]
 
 
 def judge_all(runs: Sequence[Settings], place: RunOptions, tests: Sequence[str]) -> Iterator[FurtherTest]:
-    """Judges the models of finished runs on test sets that have not seen them; each is recorded, then yielded.
+    """Test the models of finished runs on further test sets; record each new result, then yield it.
 
     Args:
-        runs: What was run. Runs that have failed or are not finished are passed over.
-        place: Where and how.
-        tests: Data sets, by name or path, with modifiers. Their test splits are used, and nothing else of them.
+        runs: Settings of the runs. Failed and unfinished runs are skipped.
+        place: Run options.
+        tests: Data sets, by name or path, with modifiers. Only their test splits are used.
     """
     runner = place.runner()
     for data in tests:
@@ -501,7 +500,7 @@ def _judge(runner: Runner, settings: Settings, data: str) -> float:
 
 
 def _task(runner: Runner, settings: Settings, data: str) -> Task:
-    """The run's own task with another test set; images are prepared as those that were trained on."""
+    """Build the run's task with another test set; its images are prepared like the training images."""
     if settings.task is not None:
         raise ConfigError("--also-test needs --data: a task of your own brings its own test set.")
     own, other = runner.load(settings.data), runner.load(data)
@@ -515,7 +514,7 @@ def _task(runner: Runner, settings: Settings, data: str) -> Task:
 
 
 def _form(data: Any) -> tuple[int, tuple[int, ...]]:
-    """How many classes, and the shape of an image."""
+    """Return the number of classes and the shape of an image."""
     image = data.test.images[0] if isinstance(data, ImageData) else data.test[0][0]
     return data.classes, tuple(image.shape)
 
@@ -525,12 +524,12 @@ def _said(classes: int, shape: tuple[int, ...]) -> str:
 
 
 class Trial(NamedTuple):
-    """One ratio that was tried.
+    """Result of one tried prune ratio.
 
     Attributes:
         prune_ratio: The ratio.
-        lossless: Whether no run failed and no loss could be measured.
-        row: What was measured.
+        lossless: Whether no run failed and no loss was measurable.
+        row: Statistics of the runs.
     """
 
     prune_ratio: float
@@ -539,7 +538,7 @@ class Trial(NamedTuple):
 
     @property
     def said(self) -> str:
-        """What was measured, in words, and how many runs failed."""
+        """The verdict in words, and the number of failed runs."""
         failed = len(self.row.failed)
         return f"{self.row.verdict}; {failed} of its runs failed" if failed and self.row.runs else self.row.verdict
 
@@ -553,21 +552,21 @@ def find_lossless(
     high: float = 0.9,
     resolution: float = 0.05,
 ) -> Iterator[Trial]:
-    """Tries ratios by bisection; the last probe that is lossless has the largest one found.
+    """Find the largest prune ratio without a measurable loss by bisection: that of the last lossless trial.
 
     "Without a measurable loss" means that the interval of the paired differences to full data reaches up to 0, and not
-    further down than a point. What counts as measurable depends on the number of seeds: the row says within how many
-    points. A ratio about which nothing can be said counts as one with a loss, and so does one at which a run failed.
+    further down than one point. What is measurable depends on the number of seeds: the row says within how many
+    points. An undecided ratio counts as one with a loss, and so does a ratio at which a run failed.
 
     Args:
-        base: What the runs have in common.
-        contender: The policy.
-        seeds: At least two.
-        train: Runs what is not finished and returns the records of all.
-        high: The largest ratio that is tried.
-        resolution: The ratios tried are multiples of this.
+        base: Settings that all runs share.
+        contender: The method.
+        seeds: At least two seeds.
+        train: Runs all unfinished runs and returns the records of all runs.
+        high: Largest ratio to try.
+        resolution: Step between ratios; every tried ratio is a multiple of it.
     """
-    seeds = list(dict.fromkeys(seeds))  # a run that is named twice would be trained twice at the same time
+    seeds = list(dict.fromkeys(seeds))  # a repeated seed would train the same run twice at the same time
     if len(seeds) < 2:
         raise ConfigError(f"a loss can only be measured with at least two seeds, got {seeds}.")
     full = [replace(base, policy="full", policy_parameters={}, prune_ratio=None, seed=seed) for seed in seeds]
@@ -586,13 +585,13 @@ def find_lossless(
 def possible_ratios(
     base: Settings, contender: MethodSpec, *, high: float = 0.9, resolution: float = 0.05
 ) -> list[float]:
-    """The ratios that can be tried, in rising order: those that the contender can be made for.
+    """Return the ratios that can be tried, in ascending order: those at which the method can be built.
 
     Args:
-        base: What the runs have in common.
-        contender: The policy.
-        high: The largest ratio that is tried.
-        resolution: The ratios tried are multiples of this.
+        base: Settings that all runs share.
+        contender: The method.
+        high: Largest ratio to try.
+        resolution: Step between ratios; every tried ratio is a multiple of it.
     """
     if not 0 < resolution <= high:
         raise ConfigError(f"resolution must be above 0 and at most {high}, the largest ratio tried, got {resolution}.")

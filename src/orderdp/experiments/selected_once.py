@@ -1,4 +1,4 @@
-"""Static coresets in a comparison: chosen once with a proxy, trained on like anything else, their cost counted."""
+"""Static coresets in a comparison: selected once with a proxy, before training; their cost is counted."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ __all__ = ["StaticChoice", "choose", "is_static", "make_proxy"]
 _FILE = "selection.npz"
 
 
-# What a proxy depends on; everything else of a run does not change it.
+# Settings that a proxy depends on; no other setting of a run changes it.
 _PROXY_FIELDS = ("data", "task", "model", "width", "seed", "proxy_epochs", "proxy_inits")
 
 
 class StaticChoice(NamedTuple):
-    """A policy that was made beforehand, and what it took to make it.
+    """A policy built before training, and its cost.
 
     Attributes:
-        policy: Serves a coreset, or a plan.
-        seconds: Of the proxy and the choice.
-        batch_size: The only one that fits the policy; None where any does.
-        samples: How many went forward and backward through the proxy, where that was counted.
-        failed: Why there is nothing to train on; the run fails.
+        policy: Policy that serves a coreset or a plan.
+        seconds: Seconds for the proxy and the selection.
+        batch_size: The only batch size that fits the policy; None if any does.
+        samples: Number of samples that went forward and backward through the proxy, if counted.
+        failed: Why there is no selection; the run fails.
     """
 
     policy: Policy
@@ -52,19 +52,19 @@ class StaticChoice(NamedTuple):
 
 
 def is_static(policy: str) -> bool:
-    """Whether this is the name of a static method."""
+    """Whether the policy of this name is a static method."""
     return policy in NAMES
 
 
 def choose(settings: Settings, task: Task, folder: Path, proxies: Path, device: torch.device) -> StaticChoice:
-    """What the settings' method chooses; made once for a run, and read again when it is resumed.
+    """Select the coreset of a run with the method of its settings; done once, and read again on resume.
 
     Args:
-        settings: Method, ratio, proxy.
+        settings: Method, ratio and proxy.
         task: Data and model.
-        folder: Of the run.
-        proxies: Where trained proxies are kept, for all runs that share one.
-        device: Where the proxy is trained.
+        folder: Folder of the run.
+        proxies: Folder of trained proxies, for all runs that share one.
+        device: Device on which the proxy is trained.
     """
     if settings.prune_ratio is None:
         raise ConfigError(f"the static method {settings.policy!r} needs a prune ratio.")
@@ -86,7 +86,7 @@ def choose(settings: Settings, task: Task, folder: Path, proxies: Path, device: 
 
 
 def make_proxy(settings: Settings, task: Task, proxies: Path | None, device: torch.device) -> Proxy:
-    """The proxy of these settings; what is trained and recorded stays in a folder of its own, or goes with it."""
+    """Build the proxy of these settings; a folder of its own in `proxies` keeps its weights and records, if given."""
     plain = getattr(task, "plain_training_data", None)
     return Proxy(
         lambda: _fresh(task),
@@ -102,7 +102,7 @@ def make_proxy(settings: Settings, task: Task, proxies: Path | None, device: tor
 
 @contextmanager
 def _proxy_to_itself(settings: Settings, proxies: Path) -> Iterator[None]:
-    """Waits for runs that train the same proxy at the same time: it is trained once, and found with what that took."""
+    """Wait for runs that train the same proxy: a proxy is trained once, and other runs find it with its cost."""
     if build(settings.policy, **settings.policy_parameters).needs.nothing:
         yield
         return
@@ -118,6 +118,6 @@ def _cache(settings: Settings, proxies: Path) -> Path:
 
 
 def _fresh(task: Task) -> nn.Module:
-    # The proxy seeds the generator for each of its models; tasks take a seed.
+    # The proxy seeds the global generator for each of its models; tasks take a seed.
     seed: Any = torch.randint(1 << 31, ())
     return task.build_model(int(seed))

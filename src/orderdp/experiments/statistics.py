@@ -1,4 +1,4 @@
-"""Runs compared: final metrics, differences by seed, real costs, and what may be said of them."""
+"""Statistics of a comparison: final metrics, paired differences by seed, measured costs, and verdicts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Difference:
 
 
 def paired_difference(differences: Sequence[float], confidence: float = 0.95) -> Difference:
-    """The mean of `differences`, one for each seed, and Student's interval around it.
+    """Return the mean of `differences`, one per seed, and Student's confidence interval around it.
 
     Differences 0.25, 0 and 0.5 have the mean 0.25 and the standard deviation 0.25; with two degrees of freedom the
     interval reaches 4.303 times 0.25 / sqrt(3) to either side.
@@ -54,7 +54,7 @@ def paired_difference(differences: Sequence[float], confidence: float = 0.95) ->
 
 
 def student_t(confidence: float, degrees: int) -> float:
-    """How far a t-distributed number strays to either side, with the given probability.
+    """Return the two-sided quantile of Student's t: the bound on abs(t) that holds with the given probability.
 
     >>> round(student_t(0.95, 2), 3)
     4.303
@@ -70,7 +70,7 @@ def student_t(confidence: float, degrees: int) -> float:
 
 
 def _probability(angle: float, degrees: int) -> float:
-    """P(|t| < sqrt(degrees) tan(angle)), a finite sum where the degrees are a whole number."""
+    """P(|t| < sqrt(degrees) tan(angle)), a finite sum because the degrees are a whole number."""
     odd = degrees % 2
     cosine = math.cos(angle)
     term = cosine if odd else 1.0
@@ -87,14 +87,14 @@ LOSSLESS_POINTS = 0.1
 
 
 UNDECIDED_POINTS = 1.0
-"""Where more than this may have been lost, nothing is said but that."""
+"""If a larger loss, in points, is possible, the verdict is "undecided"."""
 
 
 _ROUNDING = 1e-9  # 92.1 - 92.2 is a little below -0.1
 
 
 def verdict(difference: Difference) -> str:
-    """What a difference to full data allows to be said.
+    """Return the verdict on a difference to full data.
 
     >>> verdict(Difference(mean=0.1, low=-0.05, high=0.25, pairs=5))
     'lossless'
@@ -135,7 +135,7 @@ _DEFAULTS = {**{entry.name: entry.default for entry in fields(Settings) if entry
 
 
 TASK_FIELDS = (*_NAMED, *_DETAILS)
-"""Runs are set against each other only where they agree in these parts of their configuration."""
+"""Runs are compared only if they agree in these settings."""
 
 
 _SAME_COST = 0.05 + 1e-9  # a whole number of epochs cannot meet every ratio
@@ -146,27 +146,27 @@ class Row:
     """All runs of one setting, over its seeds.
 
     Attributes:
-        label: The name to show, unique within its task.
-        task: What was trained, as pairs of `TASK_FIELDS` and their values.
+        label: Name of the row, unique within its task.
+        task: The task, as pairs of `TASK_FIELDS` and their values.
         policy: Name in the registry, "full" or "reduced".
-        parameters: Of the policy.
-        prune_ratio: As asked for, or None.
-        epochs: As asked for.
-        runs: The runs that count, one a seed, sorted by seed.
-        failed: Runs that gave up, or have no final metric.
-        unfinished: Runs without an end.
-        repeated: How many earlier runs of the same seeds are left out.
+        parameters: Parameters of the policy.
+        prune_ratio: Requested prune ratio, or None.
+        epochs: Requested number of epochs.
+        runs: The runs that count, one per seed, sorted by seed.
+        failed: Runs that failed or have no final metric.
+        unfinished: Runs that have not ended.
+        repeated: Number of earlier runs of the same seeds, which are left out.
         metric: Mean of the final metric, None without runs.
-        deviation: Its sample standard deviation, None for fewer than two runs.
-        saved: Share of full data's samples that were really not trained on.
-        full_samples: What full data uses, the budget by which rows find their reference.
-        seconds: Mean cost in time: training, selection, overhead, proxy.
+        deviation: Sample standard deviation of the metric, None for fewer than two runs.
+        saved: Measured fraction of full data's samples that were not trained on.
+        full_samples: Number of samples that full data uses, the budget by which rows find their reference.
+        seconds: Mean cost in seconds: training, selection, overhead, proxy.
         evaluation_seconds: Mean time of evaluation, which is not part of the cost.
-        saved_time: Share of full data's time that was really saved, same seeds only.
+        saved_time: Measured fraction of full data's time that was saved, same seeds only.
         against_full: Paired difference to full data.
-        against_reduced: Paired difference to full data with so few epochs that it costs the same.
+        against_reduced: Paired difference to full data with fewer epochs, at the same cost.
         against_random: Paired difference to dynamic random at the same ratio.
-        verdict: In words.
+        verdict: Verdict in words.
     """
 
     label: str
@@ -193,7 +193,7 @@ class Row:
 
 
 def compare(runs: Iterable[Run]) -> list[Row]:
-    """One row for each setting: full data first, then OrderDP, other methods and the controls; within one, by ratio."""
+    """Return one row per setting: full data, OrderDP, other methods, then controls; each method sorted by ratio."""
     groups: dict[str, list[Run]] = {}
     for run in runs:
         groups.setdefault(_setting(run), []).append(run)
@@ -209,13 +209,13 @@ def _setting(run: Run) -> str:
 
 
 def _task(config: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
-    """What was trained; a detail that was not recorded is as if it had not been chosen."""
+    """Return the task of a configuration; a setting that was not recorded counts as the default."""
     known = {**_DEFAULTS, **config} if config else {}
     return tuple((name, _hashable(known.get(name))) for name in TASK_FIELDS)
 
 
 def _measured(runs: list[Run]) -> Row:
-    """A row without its comparisons."""
+    """Build a row without its comparisons."""
     config = runs[0].config
     counted = {run.seed: run for run in sorted(runs, key=lambda run: (run.started, run.id)) if _counts(run)}
     done = tuple(sorted(counted.values(), key=lambda run: str(run.seed).zfill(20)))
@@ -247,7 +247,7 @@ def _measured(runs: list[Run]) -> Row:
 
 
 def _judged(row: Row, rows: list[Row]) -> Row:
-    """The row with its comparisons to the others of its task."""
+    """Add the comparisons to the other rows of the task."""
     if row.policy == "full":
         return replace(row, verdict="the reference" if row.runs else _without_runs(row))
     budget = [other for other in rows if other.runs and other.full_samples == row.full_samples]
@@ -272,7 +272,7 @@ def _without_runs(row: Row) -> str:
 
 
 def _control(row: Row, controls: list[Row], by_ratio: bool) -> Row | None:
-    """The control at the row's ratio if asked for and there, else the one at its real cost; None if none is near."""
+    """Return the control at the row's ratio if wanted and present, else at its measured cost; None if none is near."""
     if row.saved is None or any(other is row for other in controls):
         return None
     if by_ratio and row.prune_ratio is not None:
@@ -299,7 +299,7 @@ def _saved_time(row: Row, full: Row | None) -> float | None:
 
 
 def _metric(run: Run) -> float:
-    return run.final_metric or 0.0  # only asked of runs that have one
+    return run.final_metric or 0.0  # only called for runs that have one
 
 
 def _saved(summary: dict[str, Any]) -> float:
@@ -321,7 +321,7 @@ def _place(row: Row) -> tuple[str, int, str, float, str]:
 
 
 def _with_unique_labels(rows: list[Row]) -> list[Row]:
-    """Rows of one task that share a label get what tells them apart added to it."""
+    """Add ratio, epochs and parameters to labels that several rows of one task share."""
     names = [(row.task, row.label) for row in rows]
     taken: set[tuple[Any, str]] = set()
     result = []

@@ -1,4 +1,4 @@
-"""Tasks: data, a model, a loss for each sample and a metric; images in memory and in folders."""
+"""Tasks: data, a model, a loss per sample and a metric; images in memory and in folders."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ __all__ = [
 
 
 class Mixture(NamedTuple):
-    """A batch of which each image is a blend of itself and another.
+    """A batch in which each image is blended with another image of the batch.
 
     Attributes:
-        images: The blends.
-        partner: For each image, the place in the batch of the other one.
-        share: How much of each blend is the image itself, at least one half.
+        images: The blended images.
+        partner: For each image, the position in the batch of the other image.
+        share: Fraction of each blend that is the image itself, at least one half.
     """
 
     images: torch.Tensor
@@ -57,21 +57,21 @@ class Mixture(NamedTuple):
 
 
 def blend(images: torch.Tensor, mixup_alpha: float, cutmix_alpha: float, rng: np.random.Generator) -> Mixture:
-    """MixUp or CutMix, whichever has an alpha above 0; one of them by chance where both have."""
+    """Apply MixUp or CutMix, whichever has an alpha above 0; one of the two at random if both have."""
     both = mixup_alpha > 0 and cutmix_alpha > 0
     use_cutmix = rng.random() < 0.5 if both else cutmix_alpha > 0
     return cutmix(images, cutmix_alpha, rng) if use_cutmix else mixup(images, mixup_alpha, rng)
 
 
 def mixup(images: torch.Tensor, alpha: float, rng: np.random.Generator) -> Mixture:
-    """Blends each image with another, pixel by pixel; the share comes from Beta(alpha, alpha)."""
+    """Blend each image with another, pixel by pixel; the fraction is drawn from Beta(alpha, alpha)."""
     share = _share(alpha, rng)
     partner = torch.from_numpy(rng.permutation(len(images))).to(images.device)
     return Mixture(images * share + images[partner] * (1 - share), partner, share)
 
 
 def cutmix(images: torch.Tensor, alpha: float, rng: np.random.Generator) -> Mixture:
-    """Pastes a rectangle of another image into each; the share is that of the area left."""
+    """Paste a rectangle of another image into each image; the fraction is the area that remains."""
     if images.ndim < 3:
         raise ConfigError(f"CutMix needs images, these samples have the shape {tuple(images.shape[1:])}. Use MixUp.")
     height, width = images.shape[-2:]
@@ -87,10 +87,10 @@ def cutmix(images: torch.Tensor, alpha: float, rng: np.random.Generator) -> Mixt
 def mixed_losses(
     logits: torch.Tensor, targets: torch.Tensor, mixture: Mixture, label_smoothing: float = 0.0
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The loss to train on and the score to remember, one of each for every sample.
+    """Return the loss to train on and the score to store, one of each per sample.
 
-    The loss is that of the blend: by both labels, in the blend's shares. The score is the loss by the sample's own
-    label alone: what the partner happened to be says nothing about the sample.
+    The loss is that of the blend: both labels, weighted by their fractions of the blend. The score is the loss with
+    the sample's own label only, because the random partner says nothing about the sample.
     """
     own = F.cross_entropy(logits, targets, reduction="none", label_smoothing=label_smoothing)
     other = F.cross_entropy(logits, targets[mixture.partner], reduction="none", label_smoothing=label_smoothing)
@@ -98,18 +98,18 @@ def mixed_losses(
 
 
 def _share(alpha: float, rng: np.random.Generator) -> float:
-    # The larger part is the image itself, or its score would be that of another.
+    # The larger part is the image itself, or its score would be that of another sample.
     share = float(rng.beta(alpha, alpha))
     return max(share, 1 - share)
 
 
 class Losses(NamedTuple):
-    """What a training batch says.
+    """Losses of a training batch, and further values per sample.
 
     Attributes:
-        losses: One for each sample, to go backward from.
-        scores: What to remember instead of the losses, where the two differ.
-        told: What else policies may want to know, one value for each sample: correct, confidence, probability.
+        losses: One loss per sample, for the backward pass.
+        scores: Scores to store instead of the losses, if the two differ.
+        told: Further values that policies may use, one per sample: correct, confidence, probability.
     """
 
     losses: torch.Tensor
@@ -119,42 +119,42 @@ class Losses(NamedTuple):
 
 @runtime_checkable
 class Task(Protocol):
-    """What ``--task module:factory`` must return.
+    """Protocol of the object that ``--task module:factory`` must return.
 
     A task may also have
 
-    - ``labels``: one class for each training sample, for class balance;
-    - ``metric_name``: what the metric is called (default "accuracy");
-    - ``batches(pruner, batch_size, seed)``: an iterator of (index, batch) over the current epoch, where it has a faster
-      way than a DataLoader over ``train_set``; with a parameter ``drop_last`` where it can leave out an incomplete one;
-    - ``build_proxy(seed, width)``: a smaller model, for the policy proxy-plan; `width` is None where none was asked
-      for. There ``batches`` is given a recorder, which has ``epoch``, ``batch_sampler`` and ``loader`` as a pruner has;
-    - ``test_batches()``: the same for testing, without indices;
+    - ``labels``: one class per training sample, for class balance;
+    - ``metric_name``: the name of the metric (default "accuracy");
+    - ``batches(pruner, batch_size, seed)``: an iterator of (index, batch) over the current epoch, if the task has a
+      faster way than a DataLoader over ``train_set``; with a parameter ``drop_last`` if it can drop incomplete batches;
+    - ``build_proxy(seed, width)``: a smaller model, for the policy proxy-plan; `width` is None if none was requested.
+      For this policy ``batches`` gets a recorder, which has ``epoch``, ``batch_sampler`` and ``loader`` like a pruner;
+    - ``test_batches()``: an iterator of batches of the test set, without indices;
     - ``loader_options``: arguments of the DataLoader, such as ``num_workers``.
 
     Attributes:
-        train_set: A data set with a length and items by index.
-        test_set: Another.
+        train_set: A map-style data set with a length.
+        test_set: A map-style data set with a length.
     """
 
     train_set: Any
     test_set: Any
 
     def build_model(self, seed: int) -> nn.Module:
-        """The model, with weights that depend on the seed alone."""
+        """Build the model, with weights that depend only on the seed."""
         ...
 
     def losses(self, model: nn.Module, batch: Any) -> torch.Tensor | Losses:
-        """The loss of each sample of a training batch, with gradients."""
+        """Return one loss per sample of a training batch, with gradients."""
         ...
 
     def metric(self, model: nn.Module, batch: Any) -> torch.Tensor:
-        """A number for each sample of a test batch; 100 times their mean is reported."""
+        """Return one number per sample of a test batch; 100 times their mean is reported."""
         ...
 
 
 def load_task(place: str) -> Task:
-    """The task that the user's function makes."""
+    """Build the task with the user's factory function."""
     task = import_object(place, "task")()
     missing = [name for name in ("train_set", "test_set", "build_model", "losses", "metric") if not hasattr(task, name)]
     if missing:
@@ -166,7 +166,7 @@ def load_task(place: str) -> Task:
 def task_batches(
     task: Task, pruner: Pruner, batch_size: int, seed: int, *, drop_last: bool = False
 ) -> Iterator[tuple[torch.Tensor, Any]]:
-    """Index and batch, through what is left of the current epoch."""
+    """Yield (index, batch) for the rest of the current epoch."""
     own = getattr(task, "batches", None)
     if own is not None:
         options = {"drop_last": True} if drop_last else {}
@@ -176,7 +176,7 @@ def task_batches(
 
 
 def drops_last(task: Task, wanted: bool) -> bool:
-    """Whether incomplete batches are left out: as wanted, unless the task has batches or options of its own."""
+    """Whether incomplete batches are dropped: as wanted, unless the task has its own batches or loader options."""
     own = getattr(task, "batches", None)
     if own is not None:
         return wanted and "drop_last" in inspect.signature(own).parameters
@@ -192,7 +192,7 @@ class ImageTask:
     Args:
         data: The images.
         settings: Model, augmentation, MixUp, label smoothing.
-        device: Where the model is.
+        device: Device of the model.
     """
 
     metric_name = "accuracy"
@@ -201,7 +201,7 @@ class ImageTask:
         self.data = data
         self.settings = settings
         self.device = device
-        self.index_seconds = 0.0  # what choosing samples has taken, which is no part of augmentation
+        self.index_seconds = 0.0  # time for selecting samples, which is no part of augmentation
         self.train_set = data.train.labels
         self.test_set = data.test.labels
         self.labels = data.train.labels.numpy()
@@ -217,11 +217,11 @@ class ImageTask:
         self._memory_format = torch.channels_last if settings.channels_last else torch.contiguous_format
 
     def build_model(self, seed: int) -> nn.Module:
-        """The model of the settings, on the device."""
+        """Build the model of the settings, on the device."""
         return self._built(seed, self.settings.width)
 
     def build_proxy(self, seed: int, width: int | None) -> nn.Module:
-        """The same of another width; of a quarter of it, if none is given."""
+        """Build the model with another width; a quarter of its width if `width` is None."""
         return self._built(seed, quarter_width(self.settings.model, self.settings.width) if width is None else width)
 
     def _built(self, seed: int, width: int | None) -> nn.Module:
@@ -231,15 +231,15 @@ class ImageTask:
         return moved
 
     def plain_training_data(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """All training images without augmentation, for proxies."""
+        """Return all training images without augmentation, and their labels, for proxies."""
         return self._train.eval_batch(torch.arange(len(self.train_set))), self.data.train.labels
 
     def batches(
         self, pruner: Pruner, batch_size: int, seed: int, *, drop_last: bool = False
     ) -> Iterator[tuple[torch.Tensor, Any]]:
-        """What is left of the epoch; the pictures depend on (seed, epoch, index) alone."""
+        """Yield the rest of the epoch; the images depend only on (seed, epoch, index)."""
         epoch = pruner.epoch
-        # An epoch has a sample once, so what is known at its start, or where it goes on, holds for all that is left.
+        # An epoch has each sample once, so the usage at its start, or on resume, holds for the rest of the epoch.
         visits = pruner.usage if self.settings.flip == "alternate" else None
         sampler = iter(pruner.batch_sampler(batch_size, drop_last))
         while True:
@@ -257,11 +257,11 @@ class ImageTask:
     def _rng(self, seed: int, epoch: int, first: int) -> np.random.Generator | None:
         if not (self.settings.mixup or self.settings.cutmix):
             return None
-        # Keyed by the batch's first sample, which no other batch of the epoch has: so a resumed run mixes alike.
+        # Keyed by the batch's first sample, which no other batch of the epoch has: a resumed run mixes the same images.
         return generator(seed, "mix", epoch, first)
 
     def losses(self, model: nn.Module, batch: Any) -> Losses:
-        """Cross-entropy; under MixUp and CutMix the score is the sample's own."""
+        """Return the cross-entropy per sample; under MixUp and CutMix, scores use only the sample's own label."""
         images, targets, rng = batch
         smoothing = self.settings.label_smoothing
         mixture = None if rng is None else blend(images, self.settings.mixup, self.settings.cutmix, rng)
@@ -273,13 +273,13 @@ class ImageTask:
         return Losses(losses, scores, _Told(logits, targets))
 
     def test_batches(self) -> Iterator[Any]:
-        """The test set in order."""
+        """Yield the test set in order."""
         for start in range(0, len(self.test_set), _TEST_BATCH):
             index = torch.arange(start, min(start + _TEST_BATCH, len(self.test_set)))
             yield self._placed(self._test.eval_batch(index)), self.test_set[index].to(self.device)
 
     def metric(self, model: nn.Module, batch: Any) -> torch.Tensor:
-        """1 where the largest logit is that of the right class."""
+        """Return 1 for each sample whose largest logit is that of its class, else 0."""
         images, targets = batch
         right: torch.Tensor = model(images).argmax(1) == targets
         return right.float()
@@ -291,7 +291,7 @@ class ImageTask:
 
 
 class _Told(dict[str, torch.Tensor]):
-    """What policies may want to know, computed when the first of them asks."""
+    """Values that policies may use, computed on first access."""
 
     def __init__(self, logits: torch.Tensor, targets: torch.Tensor) -> None:
         super().__init__()
@@ -307,8 +307,8 @@ class FolderTask:
 
     Args:
         data: The images, as map-style data sets.
-        settings: Model, augmentation, MixUp, CutMix, label smoothing, order of the channels.
-        device: Where the model is.
+        settings: Model, augmentation, MixUp, CutMix, label smoothing, memory format.
+        device: Device of the model.
     """
 
     metric_name = "accuracy"
@@ -327,11 +327,11 @@ class FolderTask:
         self.loader_options = {"num_workers": workers, "pin_memory": device.type == "cuda"}
 
     def build_model(self, seed: int) -> nn.Module:
-        """The model of the settings, on the device."""
+        """Build the model of the settings, on the device."""
         return self._built(seed, self.settings.width)
 
     def build_proxy(self, seed: int, width: int | None) -> nn.Module:
-        """The same of another width; of a quarter of it, if none is given."""
+        """Build the model with another width; a quarter of its width if `width` is None."""
         return self._built(seed, quarter_width(self.settings.model, self.settings.width) if width is None else width)
 
     def _built(self, seed: int, width: int | None) -> nn.Module:
@@ -343,14 +343,14 @@ class FolderTask:
         return moved
 
     def losses(self, model: nn.Module, batch: Any) -> Losses:
-        """Cross-entropy; under MixUp and CutMix the score is the sample's own."""
+        """Return the cross-entropy per sample; under MixUp and CutMix, scores use only the sample's own label."""
         images, targets = self._placed(batch)
         smoothing = self.settings.label_smoothing
         if not (self.settings.mixup or self.settings.cutmix):
             logits = model(images)
             losses = F.cross_entropy(logits, targets, reduction="none", label_smoothing=smoothing)
             return Losses(losses, None, predictions(logits, targets))
-        # From torch's generator: a run has one of its own, which its checkpoints hold.
+        # Seeded from torch's generator: a run has its own, which its checkpoints save.
         mixture = blend(
             images, self.settings.mixup, self.settings.cutmix, generator(int(torch.randint(1 << 31, ())), "mix")
         )
@@ -359,7 +359,7 @@ class FolderTask:
         return Losses(losses, scores, predictions(logits, targets))
 
     def metric(self, model: nn.Module, batch: Any) -> torch.Tensor:
-        """1 where the largest logit is that of the right class."""
+        """Return 1 for each sample whose largest logit is that of its class, else 0."""
         images, targets = self._placed(batch)
         right: torch.Tensor = model(images).argmax(1) == targets
         return right.float()

@@ -1,4 +1,4 @@
-"""Time spent by part, and interrupts that wait until a step is whole."""
+"""Time per part of a run, and interrupts that wait for the end of a step."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ __all__ = ["NOT_COUNTED", "PARTS", "Stopwatch", "uninterrupted"]
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Holds Ctrl-C back until the block is over. A second one does not wait."""
+    """Delay Ctrl-C until the block ends. A second Ctrl-C does not wait."""
     before = signal.getsignal(signal.SIGINT)
-    # Handlers can be set by the main thread alone; where there is none to set again, or it is to be ignored, so be it.
+    # Only the main thread can set handlers. If Python cannot restore the handler, or SIGINT is ignored, do nothing.
     if threading.current_thread() is not threading.main_thread() or before in (None, signal.SIG_IGN):
         yield
         return
@@ -39,24 +39,24 @@ def uninterrupted() -> Iterator[None]:
 PARTS = ("training", "selection", "evaluation", "diagnosis", "overhead")
 
 
-#: What is looked at and not paid for: it is no part of what training costs.
+#: Parts that are measured but are not part of the cost of training.
 NOT_COUNTED = ("evaluation", "diagnosis")
 
 
 class Stopwatch:
-    """Adds up seconds by what they were spent on; whatever is not claimed while it runs is overhead.
+    """Sums seconds by part; time that no part claims while the stopwatch runs is overhead.
 
-    On a device that computes by itself the host's clock is told the truth only where the host waits; the totals of an
-    epoch are right, because its end is waited for, the parts within a step are not.
+    On an asynchronous device the host's clock is right only where the host waits: the totals of an epoch are right,
+    because the host waits for its end; the parts within a step are not.
     """
 
     def __init__(self) -> None:
         self.seconds = dict.fromkeys(PARTS, 0.0)
-        self._settled: tuple[float, float] | None = None  # when, and how much was counted by then; while it runs
+        self._settled: tuple[float, float] | None = None  # time and seconds counted at the last flush; None if stopped
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Counts everything inside; what no part claims is overhead."""
+        """Count the time inside; time that no part claims is overhead."""
         self._settled = (time.perf_counter(), sum(self.seconds.values()))
         try:
             yield
@@ -65,7 +65,7 @@ class Stopwatch:
             self._settled = None
 
     def flush(self) -> None:
-        """Counts as overhead what no part has claimed so far: before `seconds` is read while it runs."""
+        """Count unclaimed time so far as overhead; call before `seconds` is read while the stopwatch runs."""
         if self._settled is None:
             return
         now = time.perf_counter()
@@ -75,7 +75,7 @@ class Stopwatch:
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """Claims the time inside for `name`."""
+        """Count the time inside for the part `name`."""
         start = time.perf_counter()
         try:
             yield
@@ -83,5 +83,5 @@ class Stopwatch:
             self.seconds[name] += time.perf_counter() - start
 
     def since(self, before: dict[str, float]) -> dict[str, float]:
-        """Seconds of each part since a copy of `seconds` was taken, by the names that records have for them."""
+        """Return the seconds of each part since `before`, a copy of `seconds`, under the names that records use."""
         return {f"{name}_seconds": self.seconds[name] - before[name] for name in PARTS}

@@ -1,4 +1,4 @@
-"""One run: trains, tests, keeps records and checkpoints, and resumes where it was interrupted."""
+"""Training of one run: steps, tests, records, checkpoints, and resuming after an interruption."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ _SHOWN = ("loss", "metric", "lr", "samples", "saved", "coverage", "staleness")
 
 
 class TensorBoardLogger:
-    """Writes the numbers of each epoch.
+    """Writes the numbers of each epoch for TensorBoard.
 
     Args:
-        folder: Where to; ``tensorboard --logdir`` takes it or any folder above it.
+        folder: Output folder; ``tensorboard --logdir`` takes it or any folder above it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -58,7 +58,7 @@ class TensorBoardLogger:
         self._writer = SummaryWriter(str(folder))
 
     def epoch(self, record: Mapping[str, Any]) -> None:
-        """Adds the record of an epoch."""
+        """Write the record of an epoch."""
         numbers = {name: record.get(name) for name in _SHOWN}
         numbers.update({name: value for name, value in record.items() if name.endswith("_seconds")})
         found = record.get("diagnostics") or {}
@@ -70,11 +70,11 @@ class TensorBoardLogger:
 
 
 class EvalResult(NamedTuple):
-    """What a test set says of a model.
+    """Result of testing a model.
 
     Attributes:
         metric: Mean over the samples, in percent.
-        samples: How many there are.
+        samples: Number of samples.
     """
 
     metric: float
@@ -82,7 +82,7 @@ class EvalResult(NamedTuple):
 
 
 def evaluate(model: nn.Module, task: Task, settings: Settings, device: torch.device) -> EvalResult:
-    """Tests the model, which is in evaluation mode afterwards."""
+    """Test the model, and leave it in evaluation mode."""
     model.eval()
     total, count = 0.0, 0
     with torch.no_grad(), precision(settings, device):
@@ -96,7 +96,7 @@ def evaluate(model: nn.Module, task: Task, settings: Settings, device: torch.dev
 
 
 def _checked(values: Any) -> torch.Tensor:
-    """A number for each sample, or an error: the mean over batches of unequal size would be another number."""
+    """Return the values, or raise if there is not one per sample: batches of unequal size would distort the mean."""
     if not isinstance(values, torch.Tensor) or values.ndim == 0 or values.numel() != len(values):
         got = f"shape {tuple(values.shape)}" if isinstance(values, torch.Tensor) else f"{type(values).__name__}"
         raise ConfigError(
@@ -107,7 +107,7 @@ def _checked(values: Any) -> torch.Tensor:
 
 
 def precision(settings: Settings, device: torch.device) -> AbstractContextManager[Any]:
-    """Mixed precision, where the settings ask for it."""
+    """Return the context of mixed precision, if the settings ask for it."""
     if not settings.amp:
         return nullcontext()
     kind = torch.float16 if device.type == "cuda" else torch.bfloat16
@@ -126,15 +126,15 @@ class TrainState:
     """A model with its optimizer, learning rate, precision and average.
 
     Args:
-        settings: The run's.
-        task: Model, loss, metric.
-        device: Where the model is.
+        settings: Settings of the run.
+        task: Model, loss and metric.
+        device: Device of the model.
 
     Attributes:
-        model: Not compiled.
-        optimizer: Its learning rate is set at every step.
-        scaler: Of mixed precision; it does nothing where there is none.
-        steps: How many have been made.
+        model: The model, not compiled.
+        optimizer: The optimizer; its learning rate is set at every step.
+        scaler: Gradient scaler of mixed precision; it does nothing in single precision.
+        steps: Number of steps made.
     """
 
     def __init__(self, settings: Settings, task: Task, device: torch.device) -> None:
@@ -157,30 +157,30 @@ class TrainState:
 
     @property
     def lr(self) -> float:
-        """The learning rate of the last step."""
+        """Learning rate of the last step."""
         return float(self.optimizer.param_groups[0]["lr"])
 
     @property
     def result(self) -> nn.Module:
-        """The model that training is for: the last one, or the average."""
+        """The trained model: the last iterate, or the average."""
         return self.model if self._average is None else self._average.model.module
 
     def train(self) -> None:
-        """Before an epoch."""
+        """Set the model to training mode, before an epoch."""
         self._called.train()
 
     def losses(self, batch: Any) -> Losses:
-        """What the model makes of a batch."""
+        """Compute the losses of a batch."""
         with precision(self._settings, self._device):
             found = self._task.losses(self._called, batch)
         return found if isinstance(found, Losses) else Losses(found)
 
     def backward(self, loss: torch.Tensor) -> None:
-        """Adds the loss's gradients to those of the step."""
+        """Add the gradients of the loss to those of the step."""
         self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
 
     def step(self, done: float, scale: float) -> None:
-        """A step of the optimizer, when this share of all steps is done; `scale` is the policy's for its rate."""
+        """Make an optimizer step at the fraction `done` of training; `scale` is the policy's learning-rate factor."""
         lr = self._settings.lr * SCHEDULES[self._settings.schedule](done) * scale
         for parameters in self.optimizer.param_groups:
             parameters["lr"] = lr
@@ -192,12 +192,12 @@ class TrainState:
             self._average.add(self.model, lr)
 
     def judge(self, last: bool) -> float:
-        """The metric on the test set; that of the average only when training is over, since it is of no use before."""
+        """Return the metric on the test set; the average is tested only at the end, because it is of no use before."""
         averaged = last and self._average is not None
         return evaluate(self.result if averaged else self._called, self._task, self._settings, self._device).metric
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed run needs, but for the number of steps."""
+        """Return the state that a resumed run needs, except the number of steps."""
         return {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -206,7 +206,7 @@ class TrainState:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Puts back what `state_dict` gave; other entries are left alone."""
+        """Restore the state of `state_dict`; other entries are ignored."""
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer" if "optimizer" in state else "optimiser"])
         self.scaler.load_state_dict(state["scaler"])
@@ -215,7 +215,7 @@ class TrainState:
 
 
 MODEL_FILE = "model.pt"
-"""The trained weights, in the folder of a run that is done."""
+"""Name of the file of trained weights in the folder of a finished run."""
 
 
 _CHECKPOINT = "checkpoint.pt"
@@ -228,7 +228,7 @@ _COUNTS = ("batch", "recorded", "samples", "loss_count", "metric")
 
 
 def check_full_batch(pruner: Pruner, batch_size: int, label: str) -> None:
-    """Raises where an epoch may be smaller than a batch, so that nothing of it would be trained on."""
+    """Raise if an epoch may be smaller than a batch, so that it would have no step."""
     fewest, _ = pruner.size_bounds(0)
     if fewest < batch_size:
         raise ConfigError(
@@ -238,19 +238,19 @@ def check_full_batch(pruner: Pruner, batch_size: int, label: str) -> None:
 
 
 class DivergedError(Exception):
-    """The loss is no number any more; the run is over."""
+    """The loss is not finite; the run fails."""
 
 
 class _OtherSettingsError(StateError):
-    """The checkpoint is whole, and of another run."""
+    """The checkpoint is intact, but belongs to another run."""
 
 
 class SingleSampleError(Exception):
-    """A batch is a single sample, and the model cannot be trained on one; the run is over."""
+    """A batch is a single sample, and the model cannot be trained on one; the run fails."""
 
 
 def policy_of(settings: Settings) -> Policy:
-    """The policy of a run; controls train on all data."""
+    """Build the policy of a run; controls train on all data."""
     if settings.policy == "reduced" and settings.prune_ratio is not None:
         return Budget(round(1 - settings.prune_ratio, 12), policy=FullData())
     if settings.policy in CONTROLS:
@@ -259,20 +259,20 @@ def policy_of(settings: Settings) -> Policy:
 
 
 class Training:
-    """A run in a folder of its own.
+    """The training of one run, in a folder of its own.
 
     Args:
-        settings: What to run.
-        task: Data, model, loss, metric.
-        folder: Where records and checkpoint go. What is there already is gone on with.
-        device: Where the model is.
-        checkpoint_seconds: Time between checkpoints, also within an epoch.
-        command: What was typed, for the records.
-        tensorboard: Whether to write for TensorBoard as well.
+        settings: Settings of the run.
+        task: Data, model, loss and metric.
+        folder: Folder for records and checkpoint. A checkpoint in it is resumed.
+        device: Device of the model.
+        checkpoint_seconds: Seconds between checkpoints, also within an epoch.
+        command: Command line, for the records.
+        tensorboard: Whether to write TensorBoard logs as well.
         watch: Called after every step with (epochs done, epochs, metric so far).
-        static: A coreset or a plan that was made beforehand, and its cost; it takes the place of the settings' policy.
-        diagnose: Whether to look at gradients and kept sets more closely; "steps" leaves out the gradient of all data.
-            It changes no other number of the run.
+        static: A coreset or plan made before training, and its cost; it replaces the policy of the settings.
+        diagnose: Whether to compute diagnostics of gradients and kept sets; "steps" leaves out the gradient of all
+            data. Diagnostics change no other number of the run.
     """
 
     def __init__(
@@ -306,19 +306,19 @@ class Training:
         )
         self._drop_last = drops_last(task, settings.drop_last)
         self._batch_size, self._lr_factor = settings.batch_size, 1.0
-        if static is not None and static.batch_size is not None:  # also by the setting `steps`
+        if static is not None and static.batch_size is not None:  # replaces the batch size of the setting `steps`, too
             self._batch_size, self._lr_factor = static.batch_size, static.batch_size / settings.batch_size
         elif settings.steps == "same":
             self._batch_size, self._lr_factor = self._pruner.same_steps(settings.batch_size)
         if self._drop_last:
             check_full_batch(self._pruner, self._batch_size, settings.label)
         self._learner = TrainState(settings, task, device)
-        self._generators = GlobalGenerators.seeded(settings.seed, device)  # to begin with
+        self._generators = GlobalGenerators.seeded(settings.seed, device)  # initial state
         self._diagnosis = Diagnosis(self._pruner, self._learner.model, task, settings, folder, closeness=diagnose)
         self._total_steps = self._steps_known()
         self._watch_time = Stopwatch()
-        self._batch = 0  # of the current epoch
-        self._recorded = 0  # epochs that are tested and in the records
+        self._batch = 0  # position in the current epoch
+        self._recorded = 0  # number of epochs that are tested and recorded
         self._samples = 0
         self._loss_sum = torch.zeros((), device=device)
         self._loss_count = 0
@@ -330,7 +330,7 @@ class Training:
     # -- the run -------------------------------------------------------------------------------------------------
 
     def run(self) -> dict[str, Any]:
-        """Trains to the end, or goes on to it; returns the summary. A finished run is not run again."""
+        """Train to the end, or resume; return the summary. A finished run is not run again."""
         finished = self._finished()
         if finished is not None:
             return finished
@@ -346,16 +346,16 @@ class Training:
         if self._static is not None and self._static.failed is not None:
             return self._finish("failed", self._static.failed)
         with self._generators.used(self._device), warnings.catch_warnings():
-            warnings.simplefilter("ignore", OrderDPWarning)  # real ratios and the like are in the records
+            warnings.simplefilter("ignore", OrderDPWarning)  # the records hold measured ratios and the like
             try:
                 self._end_pending_epoch()
                 while not self._pruner.done:
                     self._train_epoch()
             except (DivergedError, SingleSampleError, NonFiniteLossError) as error:
-                # What happened; the advice that may follow is for loops of one's own, which can say on_nan="warn".
+                # Only the first sentence: the advice after it is for users' own loops, which can set on_nan="warn".
                 return self._finish("failed", str(error).partition(". ")[0])
-            except (KeyboardInterrupt, BrokenPipeError):  # the second: nobody reads what is said of the progress
-                if not self._in_step:  # else what is there does not fit together, and the last checkpoint does
+            except (KeyboardInterrupt, BrokenPipeError):  # the second: the reader of the progress output is gone
+                if not self._in_step:  # within a step the state is inconsistent; the last checkpoint is not
                     self._save()
                 raise
         return self._finish("done", None)
@@ -364,7 +364,7 @@ class Training:
         return read_run(self.folder).summary if self._log.path.exists() else None
 
     def _end_pending_epoch(self) -> None:
-        """An epoch that was trained to its last step when the run was interrupted, but not tested and recorded."""
+        """Test and record an epoch that was trained to its last step when the run was interrupted."""
         if self._pruner.epoch > self._recorded:
             with self._watch_time.running():
                 self._end_epoch(self._pruner.epoch)
@@ -390,7 +390,7 @@ class Training:
             self._end_epoch(number + 1)
 
     def _whole_step(self, batches: Any, batches_in_epoch: int, scale: float) -> bool:
-        """One step that is made whole, whenever somebody interrupts; False at the end of the epoch."""
+        """Make one step that an interrupt does not cut short; return False at the end of the epoch."""
         with uninterrupted():
             self._in_step = True
             went_on = self._one_step(batches, batches_in_epoch, scale)
@@ -398,7 +398,7 @@ class Training:
         return went_on
 
     def _one_step(self, batches: Any, batches_in_epoch: int, scale: float) -> bool:
-        """Up to `accumulate` batches and one step of the optimizer; False at the end of the epoch."""
+        """Train on up to `accumulate` batches and make one optimizer step; return False at the end of the epoch."""
         group = self.settings.accumulate
         first = self._batch - self._batch % group
         parts = max(1, min(group, batches_in_epoch - first))
@@ -436,7 +436,7 @@ class Training:
             ) from None
 
     def _told(self, found: Losses) -> dict[str, Any]:
-        """What the policy wants to know besides losses."""
+        """Return the values besides losses that the policy uses."""
         try:
             return {name: found.told[name] for name in self._pruner.update_arguments}
         except KeyError as error:
@@ -482,7 +482,7 @@ class Training:
         diagnosis = self._diagnosis.epoch(number, self._watch_time)
         report = self._pruner.report()
         samples, seconds = self._epoch_start
-        self._watch_time.flush()  # or an epoch would have the overhead of the one before
+        self._watch_time.flush()  # or the next epoch would include the overhead of this one
         told: dict[str, Any] = {name: report[name] for name in _REPORTED}
         told.update(self._watch_time.since(seconds))
         told.update(epoch=number, samples=self._samples - samples, loss=loss, metric=metric, **diagnosis)
@@ -500,7 +500,7 @@ class Training:
         parts: dict[str, Any] = {f"{part}_seconds": seconds[part] for part in PARTS}
         if self._static is not None and self._static.samples is not None:
             parts["proxy_samples"] = self._static.samples
-        if status == "done":  # first: a run that says it is done has its weights
+        if status == "done":  # before the summary: a run recorded as done has its weights
             save_checkpoint(self.folder / MODEL_FILE, {"model": self._learner.result.state_dict()})
         self._log.summary(
             status,
@@ -515,7 +515,7 @@ class Training:
             metric_name=getattr(self._task, "metric_name", "accuracy"),
             **parts,
         )
-        (self.folder / _CHECKPOINT).unlink(missing_ok=True)  # a finished run needs none, and a grid of them much room
+        (self.folder / _CHECKPOINT).unlink(missing_ok=True)  # a finished run needs none, and a grid's take much space
         summary = read_run(self.folder).summary
         assert summary is not None
         return summary
@@ -541,9 +541,9 @@ class Training:
         self._saved_at = time.monotonic()
 
     def _resume(self) -> None:
-        """Goes on from the checkpoint, if there is one."""
+        """Resume from the checkpoint, if there is one."""
         path = self.folder / _CHECKPOINT
-        for left in self.folder.glob(f".{_CHECKPOINT}.*.tmp"):  # by a kill while a checkpoint was written
+        for left in self.folder.glob(f".{_CHECKPOINT}.*.tmp"):  # left by a kill while a checkpoint was written
             left.unlink(missing_ok=True)
         if not path.exists():
             return
@@ -573,6 +573,6 @@ class Training:
         for name in _COUNTS:
             setattr(self, f"_{name}", state["counts"][name])
         self._loss_sum = state["loss_sum"].to(self._device)
-        nothing = dict.fromkeys(PARTS, 0.0)  # of parts that the checkpoint's version did not know
+        nothing = dict.fromkeys(PARTS, 0.0)  # for parts that the checkpoint's version did not have
         self._watch_time.seconds = {**nothing, **state["seconds"]}
         self._epoch_start = (state["epoch_start"]["samples"], {**nothing, **state["epoch_start"]["seconds"]})

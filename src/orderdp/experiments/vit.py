@@ -1,4 +1,4 @@
-"""A vision transformer for processors without a graphics card."""
+"""A vision transformer for machines without a GPU."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["CompactViT"]
 _SIDE = 8  # patches along each side of an image, at most
 
 
-_HEAD = 16  # channels of a head of attention
+_HEAD = 16  # channels per attention head
 
 
 class CompactViT(nn.Module):
@@ -24,8 +24,8 @@ class CompactViT(nn.Module):
 
     Args:
         shape: Channels, height and width of an image.
-        classes: How many.
-        width: Channels of each patch, a multiple of 16.
+        classes: Number of classes.
+        width: Channels per patch, a multiple of 16.
         depth: Number of layers.
     """
 
@@ -48,7 +48,7 @@ class CompactViT(nn.Module):
         self.head = nn.Linear(width, classes)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Logits."""
+        """Return the logits."""
         tokens = self.patches(F.pad(x, self._padding)).flatten(2).transpose(1, 2) + self.places
         logits: torch.Tensor = self.head(self.norm(self.layers(tokens)).mean(1))
         return logits

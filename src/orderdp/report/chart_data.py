@@ -1,4 +1,4 @@
-"""Numbers of the charts, and how each method looks in all of them."""
+"""Numbers of the charts, and the style of each method in all charts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 
-# Told apart by people who see few colours, and on white as on black. Controls and OrderDP always look the same.
+# Distinct for color-blind readers, on white and on black. Controls and OrderDP always have the same color.
 _OWN = {"full": "#808080", "orderdp": "#0a7ac0", "random": "#e08a00", "reduced": "#b0559b"}
 
 
@@ -46,13 +46,13 @@ _RATIO = re.compile(r"[\s,(]*\d+(\.\d+)?\s*%\)?$")
 
 @dataclass(frozen=True)
 class Series:
-    """A row's looks.
+    """Style of a row.
 
     Attributes:
-        method: The label without its ratio, which the colour stands for.
-        colour: Of the method.
-        ratio: In words, which the dashes stand for; empty where none was asked for.
-        dash: Of the ratio.
+        method: Label without the ratio; it has one color.
+        colour: Color of the method.
+        ratio: Prune ratio in words; it has one dash pattern. Empty if none was requested.
+        dash: Dash pattern of the ratio.
     """
 
     method: str
@@ -62,8 +62,8 @@ class Series:
 
 
 def series(rows: Sequence[Row]) -> dict[str, Series]:
-    """The looks of each row, by its label."""
-    methods: dict[str, str] = {}  # method -> colour
+    """Return the style of each row, by its label."""
+    methods: dict[str, str] = {}  # method -> color
     ratios: list[float] = sorted({row.prune_ratio for row in rows if row.prune_ratio is not None})
     looks = {}
     for row in rows:
@@ -87,7 +87,7 @@ def _colour(policy: str, taken: list[str]) -> str:
 _BARS = 60
 
 
-_EPOCHS = 120  # more points on a line than that make the page heavy and nothing clearer
+_EPOCHS = 120  # more points on a line make the page larger and not clearer
 
 
 _PARTS = ("training", "selection", "overhead", "proxy", "evaluation", "diagnosis")
@@ -100,7 +100,7 @@ Numbers = list[dict[str, Any]]
 
 
 def final_points(rows: Sequence[Row], looks: Looks) -> Numbers:
-    """Final metric with its spread, against what was really left out."""
+    """Return the final metric with its standard deviation, against the measured fraction left out."""
     points = []
     for row in rows:
         if row.metric is None or row.saved is None:
@@ -116,15 +116,15 @@ def final_points(rows: Sequence[Row], looks: Looks) -> Numbers:
 def curves(
     rows: Sequence[Row], looks: Looks, value: Callable[[dict[str, Any]], Any], full: float | None = None
 ) -> Numbers:
-    """Mean and spread over seeds of something recorded each epoch, with the mean cost in time so far.
+    """Return mean and standard deviation over seeds of a value recorded per epoch, with the mean time spent so far.
 
-    Of a row without finished runs the unfinished ones are shown; of very many epochs some, always the last.
+    A row without finished runs shows its unfinished ones. Of very many epochs some are shown, always the last.
 
     Args:
-        rows: The comparison.
-        looks: Of the rows.
-        value: What reads it from the record of an epoch.
-        full: Samples of an epoch of full data; with it, each point has its cost in such epochs.
+        rows: Rows of the comparison.
+        looks: Styles of the rows.
+        value: Reads the value from the record of an epoch.
+        full: Samples per epoch of full data; if given, each point has its cost in such epochs.
     """
     points = []
     for row in rows:
@@ -144,7 +144,7 @@ def curves(
 def _by_epoch(
     runs: Sequence[Run], value: Callable[[dict[str, Any]], Any]
 ) -> Iterator[tuple[int, list[float], list[float], list[float]]]:
-    """For each epoch the values of all runs that have one, and the time and the samples each run had spent by then."""
+    """Return, per epoch, the values of all runs that have one, and the time and samples each run had spent by then."""
     found: dict[int, list[tuple[float, float, float]]] = {}
     for run in runs:
         proxy = float((run.summary or {}).get("proxy_seconds") or 0.0)
@@ -161,7 +161,7 @@ def _by_epoch(
 
 
 def full_epoch(rows: Sequence[Row]) -> float | None:
-    """Samples that an epoch of full data trains on, as finished runs of the task tell it; None where there is none."""
+    """Return the samples per epoch of full data, from finished runs of the task; None if there is none."""
     for run in (run for row in rows for run in row.runs):
         samples, epochs = (run.summary or {}).get("full_samples"), run.config.get("epochs")
         if samples and epochs:
@@ -170,25 +170,25 @@ def full_epoch(rows: Sequence[Row]) -> float | None:
 
 
 def learned_percent(epoch: dict[str, Any]) -> float | None:
-    """The share of learned samples in the record of an epoch; None in those of earlier versions."""
+    """Return the percentage of learned samples in the record of an epoch; None in records of earlier versions."""
     share = epoch.get("learned")
     return 100 * share if isinstance(share, int | float) else None
 
 
 def diagnostic(name: str) -> Callable[[dict[str, Any]], Any]:
-    """What reads a diagnostic from the record of an epoch."""
+    """Return a function that reads a diagnostic from the record of an epoch."""
     return lambda epoch: (epoch.get("diagnostics") or {}).get(name)
 
 
 def diagnostic_names(rows: Sequence[Row]) -> list[str]:
-    """What the records hold under ``diagnostics`` for a chart, in the order in which it first occurs."""
+    """Return the names under ``diagnostics`` in the records that have a chart, in the order of first occurrence."""
     runs = (run for row in rows for run in row.runs or row.unfinished)
     found = dict.fromkeys(name for run in runs for epoch in run.epochs for name in epoch.get("diagnostics") or {})
     return [name for name in found if name not in ONLY_IN_RECORDS]
 
 
 def cost_parts(rows: Sequence[Row], looks: Looks) -> Numbers:
-    """Mean seconds of each part of a run."""
+    """Return the mean seconds of each part of a run."""
     points = []
     for row in rows:
         for place, part in enumerate(_PARTS):
@@ -201,7 +201,7 @@ def cost_parts(rows: Sequence[Row], looks: Looks) -> Numbers:
 
 
 def time_unit(seconds: Iterable[float]) -> tuple[float, str]:
-    """The unit in which the longest of these times reads well, in seconds and by name.
+    """Return the unit that suits the longest of these times, in seconds and by name.
 
     >>> time_unit([3.0, 600.0])
     (60.0, 'min')
@@ -211,7 +211,7 @@ def time_unit(seconds: Iterable[float]) -> tuple[float, str]:
 
 
 def usage_shares(rows: Sequence[Row], looks: Looks) -> Numbers:
-    """Share of the samples that were trained on so and so many times; a range of times where there are many."""
+    """Return the percentage of samples by how often they were trained on; many counts are grouped into ranges."""
     found = {row.label: _mean_usage(row.runs) for row in rows if row.policy not in ("full", "reduced")}
     longest = max(map(len, found.values()), default=0)
     width = max(1, math.ceil(longest / _BARS))
@@ -240,7 +240,7 @@ def _names(row: Row, looks: Looks) -> dict[str, Any]:
 
 
 def _rounded(**numbers: float) -> dict[str, float]:
-    """Six digits, more than a chart can show; the page is half as large for it."""
+    """Round to six digits, more than a chart can show; this halves the size of the page."""
     return {name: float(f"{number:.6g}") for name, number in numbers.items()}
 
 
@@ -264,14 +264,14 @@ _KNOWN = {
 }
 
 
-#: Details of those above, of which a chart each would be too much.
+#: Details of the diagnostics above, without a chart of their own.
 ONLY_IN_RECORDS = frozenset(
     ("age_median", "age_p95", "unseen", "usage_min", "usage_max", "gradient_norm_std", "bias_bound")
 )
 
 
 def words_for(name: str) -> tuple[str, str]:
-    """Title and explanation.
+    """Return title and explanation of a diagnostic.
 
     >>> words_for("kept_overlap")
     ('Kept overlap', 'Mean and standard deviation over seeds.')

@@ -24,20 +24,20 @@ _KINDS: dict[str, dict[str, Any]] = {".png": {"scale_factor": 2.0}, ".svg": {}, 
 
 
 def altair() -> ModuleType:
-    """The plotting library, or an error that says how to get it."""
+    """Import the plotting library; the error says how to install it."""
     try:
         import altair
         import vl_convert  # noqa: F401
     except ImportError as error:
         raise ConfigError(f"figures need {error.name}, which is not installed: pip install 'orderdp[plot]'") from None
-    # The rows are handed over as they are; above 5,000 the library would refuse them.
+    # All rows are passed to the chart; Altair rejects more than 5,000 by default.
     altair.data_transformers.disable_max_rows()
     module: ModuleType = altair
     return module
 
 
 def check_ending(path: Path) -> str:
-    """The ending of a figure's file, or an error that says which there are."""
+    """Return the suffix of a figure's file; the error for an unknown suffix lists the valid ones."""
     kind = path.suffix.lower()
     if kind not in _KINDS:
         raise ConfigError(f"a figure must end in {', '.join(_KINDS)}, got {os.fspath(path)!r}.")
@@ -45,14 +45,14 @@ def check_ending(path: Path) -> str:
 
 
 def save(chart: Any, path: Path) -> None:
-    """Writes a chart to `path`, as its ending says, under a temporary name that is then renamed."""
+    """Write a chart to `path`, in the format of its suffix, under a temporary name that is then renamed."""
     kind = check_ending(path)
     with replacing(path, kind) as temporary:
         chart.save(os.fspath(temporary), **_KINDS[kind])
 
 
 def colour(points: Numbers, looks: dict[str, Series]) -> tuple[Any, Any, Any]:
-    """The colour of each method, and how a click on the legend dims the others."""
+    """Return the color of each method, and the selection by which a click on the legend dims the other methods."""
     alt = altair()
     colours = {looks[point["label"]].method: looks[point["label"]].colour for point in points}
     scale = alt.Scale(domain=list(colours), range=list(colours.values()))
@@ -62,7 +62,7 @@ def colour(points: Numbers, looks: dict[str, Series]) -> tuple[Any, Any, Any]:
 
 
 def dashes(points: Numbers, looks: dict[str, Series]) -> dict[str, Any]:
-    """Dashes for the ratio, where there is more than one; what was asked for none is drawn through."""
+    """Return the dash patterns of the ratios, if there is more than one; rows without a ratio have solid lines."""
     alt = altair()
     found = [looks[label] for label in dict.fromkeys(point["label"] for point in points)]
     shown = {look.ratio: list(look.dash) for look in found if look.ratio}
@@ -74,13 +74,13 @@ def dashes(points: Numbers, looks: dict[str, Series]) -> dict[str, Any]:
 
 
 def legend(orient: str = "top", **options: Any) -> Any:
-    """Above or below the chart, where it takes no width."""
+    """Return a legend above or below the chart, where it takes no width."""
     alt = altair()
     return alt.Legend(orient=orient, symbolStrokeWidth=2, labelLimit=200, **options)
 
 
 def tip(field: str, title: str, form: str | None = None) -> Any:
-    """A line of a tooltip."""
+    """Return one line of a tooltip."""
     alt = altair()
     return alt.Tooltip(field, title=title) if form is None else alt.Tooltip(field, title=title, format=form)
 
@@ -106,13 +106,13 @@ _PART_COLOURS = {
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart with its words; without anything to show, `chart` is None and `text` says why.
+    """A chart with its title and text; without data, `chart` is None and `text` says why.
 
     Attributes:
-        name: Good for a file name.
-        title: Shown above it.
-        text: What it shows, in a sentence.
-        chart: Altair's.
+        name: Name of the chart, valid in a file name.
+        title: Title above the chart.
+        text: Description, in one sentence.
+        chart: The Altair chart.
     """
 
     name: str
@@ -122,11 +122,11 @@ class Chart:
 
 
 def charts(rows: Sequence[Row], width: int | str = 640) -> list[Chart]:
-    """All charts of one task.
+    """Return all charts of one task.
 
     Args:
-        rows: The comparison.
-        width: In pixels, or "container" for as wide as the page has room.
+        rows: Rows of the comparison.
+        width: Width in pixels, or "container" for the width of the page.
     """
     return [_sized(chart, width) for chart in _all(rows, series(rows))]
 
@@ -136,7 +136,7 @@ def _sized(chart: Chart, width: int | str) -> Chart:
         return chart
     fit = altair().AutoSizeParams(type="fit-x", contains="padding")
     sized = chart.chart.properties(width=width, autosize=fit)
-    if isinstance(width, int):  # the page counts its columns itself, as wide as it happens to be
+    if isinstance(width, int):  # on the page, a script sets the columns for the current width
         sized = sized.configure_legend(columns=max(1, width // 140))
     return replace(chart, chart=sized)
 
@@ -146,7 +146,7 @@ def _all(rows: Sequence[Row], looks: dict[str, Series]) -> Iterator[Chart]:
     metric = metric_name(rows)
     yield _chart("accuracy", f"{as_title(metric)} against what is left out", _FINAL, _final, points, looks, metric)
     if is_further_test(rows):
-        return  # the rest is about the training, and stands there
+        return  # the other charts are about training, and the view of the training runs has them
     learning = run_data.curves(rows, looks, lambda epoch: epoch.get("metric"))
     unit, unit_name = run_data.time_unit(point["seconds"] for point in learning)
     learning = [{**point, "spent": round(point["seconds"] / unit, 4)} for point in learning]
@@ -154,7 +154,7 @@ def _all(rows: Sequence[Row], looks: dict[str, Series]) -> Iterator[Chart]:
     yield _chart("learning-curves", "Learning curves", _LEARNING, _learning, learning, looks, metric)
     full = run_data.full_epoch(rows)
     learned = [] if full is None else run_data.curves(rows, looks, run_data.learned_percent, full)
-    if learned:  # earlier versions did not record it
+    if learned:  # records of earlier versions lack it
         yield _chart("learned", "Share of samples learned", _LEARNED, _learned, learned, looks)
     yield _chart("cost", "Where the time goes", _COST, _cost, run_data.cost_parts(rows, looks), looks)
     yield _chart("usage", "How often samples are used", _USAGE, _usage, run_data.usage_shares(rows, looks), looks)
@@ -203,7 +203,7 @@ def _final(points: run_data.Numbers, looks: dict[str, Series], metric: str) -> A
     reference = alt.Chart(alt.Data(values=[point for point in points if point["policy"] == "full"][:1]))
     layers = [reference.mark_rule(strokeDash=[5, 4], color="#808080").encode(y=y)]
     for place, method in enumerate(methods):
-        aside = 4 * (place - len(methods) // 2) if place else 0  # or bars at the same ratio would hide each other
+        aside = 4 * (place - len(methods) // 2) if place else 0  # or error bars at the same ratio would hide each other
         data = alt.Data(values=[point for point in points if point["method"] == method])
         base = alt.Chart(data).encode(x=x, color=by_method, opacity=opacity)
         layers.append(base.mark_line(strokeWidth=1.5, xOffset=aside).encode(y=y))
@@ -243,7 +243,7 @@ def _over_epochs(points: run_data.Numbers, looks: dict[str, Series], title: str,
 def _with_spread(
     points: run_data.Numbers, looks: dict[str, Series], x: Any, title: str, scale: Any, height: int = _HEIGHT
 ) -> Any:
-    """Lines with their dots, and a band of one standard deviation where there are several seeds."""
+    """Return lines with dots, and a band of one standard deviation if there are several seeds."""
     alt = altair()
     line, dots, base = _curves(points, looks, x, alt.Y("y:Q", title=title, scale=scale))
     band = base.mark_area(fillOpacity=0.13, clip=True).encode(y=alt.Y("low:Q", title=title), y2="high:Q")
@@ -252,7 +252,7 @@ def _with_spread(
 
 
 def _curves(points: run_data.Numbers, looks: dict[str, Series], x: Any, y: Any) -> tuple[Any, Any, Any]:
-    """Lines, dots that tell their numbers, and what both are made from."""
+    """Return lines, dots with tooltips, and the base chart of both."""
     alt = altair()
     by_method, pick, opacity = colour(points, looks)
     base = alt.Chart(alt.Data(values=points)).encode(x=x, color=by_method, detail="label:N", opacity=opacity)
@@ -264,12 +264,12 @@ def _curves(points: run_data.Numbers, looks: dict[str, Series], x: Any, y: Any) 
 
 
 def _crowded(points: run_data.Numbers, field: str) -> bool:
-    """Whether dots would hide the lines; then they are there to be pointed at, unseen."""
+    """Whether dots would hide the lines; if so, the dots are invisible and only carry the tooltips."""
     return len({point[field] for point in points}) > _CROWDED
 
 
 def _from_first_quarter(points: run_data.Numbers) -> Any:
-    """A scale that starts where the curves are after a quarter of the epochs, or their ends could not be told apart."""
+    """Return a scale that starts at the values after a quarter of the epochs, so that the ends can be told apart."""
     last = max(point["epoch"] for point in points)
     later = [point for point in points if point["epoch"] > last / 4]
     low, high = min(point["low"] for point in later), max(point["high"] for point in later)

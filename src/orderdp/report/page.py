@@ -1,4 +1,4 @@
-"""The report: one HTML file with everything in it, Markdown, and charts as files."""
+"""The report: one self-contained HTML file, Markdown, and charts as files."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ PAGE_NAME = "report.html"
 
 
 def write_report(directory: str | os.PathLike[str], out: str | os.PathLike[str] | None = None) -> Path:
-    """Writes the page about all runs of a folder.
+    """Write the page about all runs of a folder.
 
     Args:
-        directory: Where ``orderdp train`` or ``orderdp compare`` wrote to.
-        out: The file to write, or ``report.html`` in that folder.
+        directory: Output folder of ``orderdp train`` or ``orderdp compare``.
+        out: File to write; ``report.html`` in `directory` if not given.
 
     Returns:
-        Where the page is.
+        Path of the page.
     """
     directory = Path(directory)
     text = page(read_runs(directory), os.fspath(directory))
@@ -62,8 +62,8 @@ def write_report(directory: str | os.PathLike[str], out: str | os.PathLike[str] 
 
 
 def page(runs: list[Run], directory: str) -> str:
-    """The page as text."""
-    altair()  # first, for its error that says what to install
+    """Return the page as text."""
+    altair()  # first, because its error says what to install
     import jinja2
 
     specs: dict[str, Any] = {}
@@ -88,7 +88,7 @@ def page(runs: list[Run], directory: str) -> str:
 
 
 def _task(rows: list[Row], by_task: list[list[Row]], prefix: str, specs: dict[str, Any]) -> dict[str, Any]:
-    """What the page shows of one task; the charts' descriptions are added to `specs`."""
+    """Return the page's content for one task; the specifications of its charts are added to `specs`."""
     looks = series(rows)
     metric = metric_name(rows)
     shown = columns(in_percent(metric))
@@ -112,7 +112,7 @@ def _figure(chart: Chart, prefix: str, specs: dict[str, Any]) -> dict[str, str]:
 
 
 def _inside_script(text: str) -> str:
-    r"""JSON or JavaScript that cannot end the element it stands in, whatever the strings in it say.
+    r"""Escape JSON or JavaScript so that no string in it can end the script element.
 
     >>> _inside_script('"</script>"')
     '"\\u003c/script>"'
@@ -122,14 +122,14 @@ def _inside_script(text: str) -> str:
 
 @cache
 def _drawing_library() -> str:
-    """Vega, Vega-Lite and Vega-Embed as one script."""
+    """Return Vega, Vega-Lite and Vega-Embed as one script."""
     import vl_convert
 
     return _inside_script(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"))
 
 
 def _digest(script: str) -> str:
-    """What the page's own rules name a script by; a script that is not named does not run."""
+    """Return the hash of a script for the page's content security policy; a script without one does not run."""
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
@@ -146,14 +146,14 @@ def report_command(
     charts: str | os.PathLike[str] | None = None,
     chart_format: str = "png",
 ) -> None:
-    """Does what the command line asks for.
+    """Run ``orderdp report``.
 
     Args:
-        directory: Where ``orderdp train`` or ``orderdp compare`` wrote to.
-        say: Where lines go.
-        markdown: Say verdict and table as markdown, and write no page.
-        open_page: Show the page in a browser.
-        charts: A folder that the charts go to as well.
+        directory: Output folder of ``orderdp train`` or ``orderdp compare``.
+        say: Called with lines of output.
+        markdown: Whether to print verdict and table as Markdown, and write no page.
+        open_page: Whether to open the page in a browser.
+        charts: Folder to which the charts are also written.
         chart_format: "png" or "svg".
     """
     if charts is not None:
@@ -172,12 +172,12 @@ def report_command(
 
 
 def markdown_report(directory: str | os.PathLike[str]) -> str:
-    """Verdict and table of all runs of a folder, as GitHub shows them."""
+    """Return verdict and table of all runs of a folder, in GitHub's Markdown."""
     return markdown_of(with_further_tests(read_runs(directory)))
 
 
 def markdown_of(runs: list[Run], *, times: bool = True) -> str:
-    """The same of runs that were read already; without times where a machine had other work to do."""
+    """Return verdict and table of runs; `times=False` leaves out times, if the machine was busy with other work."""
     by_task = tasks(compare(runs))
     parts = []
     for rows in by_task:
@@ -190,15 +190,15 @@ def markdown_of(runs: list[Run], *, times: bool = True) -> str:
 
 
 def export_charts(directory: str | os.PathLike[str], out: str | os.PathLike[str], format: str = "png") -> list[Path]:
-    """Writes the page's charts as files of their own.
+    """Write the page's charts as single files.
 
     Args:
-        directory: Where ``orderdp train`` or ``orderdp compare`` wrote to.
-        out: The folder they go to.
+        directory: Output folder of ``orderdp train`` or ``orderdp compare``.
+        out: Folder for the files.
         format: "png" or "svg".
 
     Returns:
-        The files.
+        Paths of the files.
     """
     checked_name(format, ("png", "svg"), "format of charts")
     by_task = tasks(compare(with_further_tests(read_runs(directory))))
@@ -225,7 +225,7 @@ def _cell(cell: Cell) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Names as they are, whatever they are made of."""
+    """Escape a name so that Markdown shows it unchanged."""
     for character in "\\`*_[]<>|#":
         text = text.replace(character, f"\\{character}")
     return " ".join(text.split())

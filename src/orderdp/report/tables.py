@@ -42,14 +42,14 @@ def show(
     numbers: bool = False,
     names: bool = False,
 ) -> None:
-    """Prints a table; without a header line where all of it is empty.
+    """Print a table; an empty header is not printed.
 
     Args:
-        title: Above it.
-        header: Of the columns.
-        rows: Their cells.
-        numbers: Whether all but the first column hold numbers, which are not broken up.
-        names: Whether the first column holds names to be typed, which are not broken up.
+        title: Title above the table.
+        header: Titles of the columns.
+        rows: Cells of each row.
+        numbers: Whether all but the first column hold numbers, which are not wrapped.
+        names: Whether the first column holds names to type, which are not wrapped.
     """
     lines = [tuple(row) for row in rows]
     if importlib.util.find_spec("rich") is None:
@@ -57,7 +57,7 @@ def show(
         return
     from rich import box
     from rich.console import Console
-    from rich.markup import escape  # square brackets are what was written, and no markup
+    from rich.markup import escape  # square brackets in cells are text, not markup
     from rich.table import Table
 
     table = Table(
@@ -84,7 +84,7 @@ def _show_plainly(title: str, header: Sequence[str], lines: list[tuple[str, ...]
 
 
 def tasks(rows: Sequence[Row]) -> list[list[Row]]:
-    """The rows, those of each task together; a run killed before it could say what it is goes with the first."""
+    """Group the rows by task; a run killed before it recorded its task joins the first group."""
     known = [row.task for row in rows if any(value is not None for _, value in row.task)]
     found: dict[Any, list[Row]] = {task: [] for task in known or [rows[0].task]}
     for row in rows:
@@ -93,7 +93,7 @@ def tasks(rows: Sequence[Row]) -> list[list[Row]]:
 
 
 def task_name(rows: Sequence[Row], all_tasks: Sequence[Sequence[Row]]) -> str:
-    """Data and model, or the task that brings both, and whatever else tells it from the others."""
+    """Return data and model, or the task that provides both, and the settings that differ from the other tasks."""
     task = dict(rows[0].task)
     others = [dict(other[0].task) for other in all_tasks]
     named = ("data", "model") if task.get("task") is None else ("task",)
@@ -107,13 +107,13 @@ def task_name(rows: Sequence[Row], all_tasks: Sequence[Sequence[Row]]) -> str:
 
 
 def metric_name(rows: Sequence[Row]) -> str:
-    """What the task calls its metric; accuracy where nothing was recorded."""
+    """Return the name of the task's metric; "accuracy" if none was recorded."""
     summaries = (run.summary or {} for row in rows for run in row.runs)
     return next((str(summary["metric_name"]) for summary in summaries if summary.get("metric_name")), "accuracy")
 
 
 def in_percent(metric: str) -> str:
-    """The metric with its unit, which must not look like a part of the name.
+    """Return the metric with its unit, set apart from the name.
 
     >>> in_percent("accuracy"), in_percent("within 0.1")
     ('accuracy %', 'within 0.1 (%)')
@@ -122,7 +122,7 @@ def in_percent(metric: str) -> str:
 
 
 def as_title(metric: str) -> str:
-    """The metric's name where a sentence begins; one that has its own capitals keeps them.
+    """Return the metric's name for the start of a sentence; a name with capitals keeps them.
 
     >>> as_title("accuracy"), as_title("mIoU")
     ('Accuracy', 'mIoU')
@@ -131,12 +131,12 @@ def as_title(metric: str) -> str:
 
 
 def is_further_test(rows: Sequence[Row]) -> bool:
-    """Whether the rows are another view of runs, by a further test set."""
+    """Whether the rows show the results of a further test set."""
     return any(run.tested_on is not None for row in rows for run in row.runs)
 
 
 def counted_out(rows: Sequence[Row]) -> list[dict[str, str]]:
-    """Runs that failed or have no end, said plainly."""
+    """Return the failed and unfinished runs, in words."""
     result = []
     for row in rows:
         for run in row.failed:
@@ -158,18 +158,18 @@ def _reached(run: Run) -> str:
 
 
 def commands(runs: Sequence[Run]) -> list[str]:
-    """What was typed, each once."""
+    """Return the command lines of the runs, without repetition."""
     return list(dict.fromkeys(run.command for run in runs if run.command))
 
 
 def shared_settings(runs: Sequence[Run]) -> list[tuple[str, str]]:
-    """Settings, versions and host, as far as all runs agree."""
+    """Return the settings, versions and host facts that all runs share."""
     facts = [_facts(run) for run in runs]
     return [(name, value) for name, value in facts[0].items() if all(fact.get(name) == value for fact in facts)]
 
 
 def run_list(runs: Sequence[Run]) -> list[dict[str, str]]:
-    """Each run with whatever it does not share with all others."""
+    """Return each run with the facts that it does not share with all others."""
     shared = dict(shared_settings(runs))
     return [
         {
@@ -182,7 +182,7 @@ def run_list(runs: Sequence[Run]) -> list[dict[str, str]]:
 
 
 def _facts(run: Run) -> dict[str, str]:
-    """Everything that was recorded about how a run was made, flat."""
+    """Return all recorded settings, versions and host facts of a run, as a flat dict."""
     versions = {f"{name} version": value for name, value in run.versions.items()}
     facts = {**run.config, **versions, **run.host, "started": run.started}
     return {name.replace("_", " "): _text(value) for name, value in facts.items() if value not in (None, {}, [])}
@@ -200,7 +200,7 @@ _CONTROLS = ("full", "reduced", "random")
 
 @dataclass(frozen=True)
 class Cell:
-    """What stands in a table: a value, something smaller beside it, and what it is sorted by."""
+    """A table cell: a value, a smaller text next to it, and a sort key."""
 
     text: str
     detail: str = ""
@@ -208,13 +208,13 @@ class Cell:
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to show."""
+        """Whether the cell is empty."""
         return self.text == _NOTHING and not self.detail
 
 
 @dataclass(frozen=True)
 class Column:
-    """A title, and what it shows of a row."""
+    """A table column: a title, and a function from row to cell."""
 
     title: str
     cell: Callable[[Row], Cell]
@@ -222,11 +222,11 @@ class Column:
 
 
 def columns(metric: str, *, times: bool = True) -> tuple[Column, ...]:
-    """The table's columns.
+    """Return the columns of the table.
 
     Args:
-        metric: What it is called, with its unit.
-        times: Whether time is among them; not for runs on a machine that had other work to do.
+        metric: Name of the metric, with its unit.
+        times: Whether to include times; False for runs on a machine that was busy with other work.
     """
     return (
         Column("Method", lambda row: Cell(row.label, note(row), row.label), numeric=False),
@@ -241,11 +241,11 @@ def columns(metric: str, *, times: bool = True) -> tuple[Column, ...]:
 
 
 def headline(rows: Sequence[Row], *, times: bool = True) -> list[str]:
-    """The verdict on one task in sentences; the first is the most important.
+    """Return the verdict on one task in sentences, the most important first.
 
     Args:
-        rows: Of the task.
-        times: Whether to speak of time, too.
+        rows: Rows of the task.
+        times: Whether to include times.
     """
     if not any(row.runs for row in rows):
         failed = sum(len(row.failed) for row in rows)
@@ -262,10 +262,10 @@ def headline(rows: Sequence[Row], *, times: bool = True) -> list[str]:
 
 
 def _merit(row: Row) -> tuple[int, float]:
-    """Lossless before all others, and of those what saves most; else what loses least for sure.
+    """Rank lossless rows first, by what they save; other rows by the lower bound of their difference to full data.
 
-    "No measurable loss" is no merit by itself: it is said of whatever was measured badly enough, and a loss that is
-    known to be small is worth more than one that may be large.
+    "No measurable loss" does not count by itself: any imprecise measurement gives it, and a loss that is known to be
+    small is better than one that may be large.
     """
     difference = row.against_full
     if difference is None or difference.low is None:
@@ -322,7 +322,7 @@ def _change(share: float | None, down: str, up: str) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """A time in the unit that suits it.
+    """Format a time in a suitable unit.
 
     >>> duration(0.5), duration(75), duration(5400)
     ('0.50 s', '75.0 s', '1.50 h')
@@ -336,7 +336,7 @@ def duration(seconds: float | None) -> str:
 
 
 def note(row: Row) -> str:
-    """How many runs the row stands on, and which are not in it."""
+    """Return the number of runs behind the row, and the runs that are left out."""
     parts = [f"{len(row.runs)} {'seed' if len(row.runs) == 1 else 'seeds'}"]
     for count, word in ((len(row.failed), "failed"), (len(row.unfinished), "unfinished"), (row.repeated, "repeated")):
         parts += [f"{count} {word}"] if count else []
@@ -370,12 +370,12 @@ _SAVED_AND_GAINED = ("samples", "time", "vs full", "vs fewer", "vs random")
 
 
 def show_comparison(title: str, rows: Sequence[Row], say: Callable[[str], None]) -> None:
-    """Prints what was measured of one task.
+    """Print the comparison of one task.
 
     Args:
-        title: What was trained.
-        rows: The settings that were compared.
-        say: Where sentences go.
+        title: Name of the task.
+        rows: Rows of the comparison.
+        say: Called with lines of output.
     """
     header = ("", in_percent(metric_name(rows)), *_SAVED_AND_GAINED)
     lines = [_line(row) for row in rows]
@@ -385,7 +385,7 @@ def show_comparison(title: str, rows: Sequence[Row], say: Callable[[str], None])
     for row in rows:
         troubled = row.failed or row.unfinished
         if troubled or row.policy != "full":
-            # The table does not say over how many seeds its means are; where some are missing, that must not be missed.
+            # The table does not show the number of seeds of its means, so missing seeds are reported here.
             say(f"  {row.label}: {row.verdict}" + (f" ({note(row)})" if troubled else ""))
 
 
