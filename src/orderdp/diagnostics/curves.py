@@ -63,8 +63,8 @@ def correlation(first: Iterable[float], second: Iterable[float]) -> float | None
     -1.0
 
     Args:
-        first: Numbers.
-        second: As many numbers.
+        first: One side of the pairs.
+        second: The other side, of the same length.
     """
     one, two = np.asarray(list(first), dtype=np.float64), np.asarray(list(second), dtype=np.float64)
     if len(one) != len(two):

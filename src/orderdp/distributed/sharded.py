@@ -150,7 +150,7 @@ class ShardedContext(DistributedContext):
         world = self._part.shard.world
         if not self._options.pad:
             return np.full(world, samples // world)
-        return np.array([shard_size(samples, rank, world) for rank in range(world)])  # then each repeats one at most
+        return np.array([shard_size(samples, rank, world) for rank in range(world)])  # a rank repeats at most one
 
     def _new_meeting(self, kept: int) -> ShardedSynchronizer:
         return ShardedSynchronizer(self._part, SharedConfig(*self._setup), kept, self._fingerprint)

@@ -148,7 +148,7 @@ class ShardedTable(ScoreTable):
         self._columns["usage"].index_add_(0, rows, torch.from_numpy(uses).to(self.device))
 
     def move(self, device: torch.device) -> None:
-        """Moves the table to `device`."""
+        """Move the table to `device`."""
         super().move(device)
         self._guests = self._guests.to(device)
 

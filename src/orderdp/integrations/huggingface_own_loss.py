@@ -24,7 +24,7 @@ _HALF = (torch.float16, torch.bfloat16)
 
 
 class OwnLoss:
-    """Call the model, and compare its own loss with the samples' losses on the first batches that can differ.
+    """Call the model; on the first batches that can tell them apart, compare its own loss with the samples' losses.
 
     For this the model gets the labels in the regular call, so its logits do not change, and dropout draws nothing more.
 

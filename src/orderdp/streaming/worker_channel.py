@@ -96,7 +96,7 @@ class KeepMask:
 
 
 def _hash(mark: int, key: int) -> int:
-    """`orderdp._draw.fair_hash` of one number, because numpy takes ten times as long for one."""
+    """`orderdp._draw.fair_hash` of one number in plain Python, because numpy takes ten times as long for one."""
     h = (mark * 0x9E3779B97F4A7C15 + key) & _MASK
     h = ((h ^ (h >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     h = ((h ^ (h >> 27)) * 0x94D049BB133111EB) & _MASK
