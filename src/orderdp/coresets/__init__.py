@@ -1,4 +1,4 @@
-"""Static rivals: methods that choose once, before training, what all epochs train on. One file per family."""
+"""Coresets: methods that select once, before training, what all epochs train on. One file per family."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ __all__ = [
 
 
 def sklearn(module: str) -> Any:
-    """A module of scikit-learn, or an error that says how to get it."""
+    """Import a module of scikit-learn; if it is missing, raise with the pip line."""
     try:
         return import_module(f"sklearn.{module}")
     except ImportError:
@@ -40,16 +40,16 @@ def sklearn(module: str) -> Any:
         ) from None
 
 
-#: Numbers in a block: 64 MB of float32.
+#: Numbers per block: 64 MB of float32.
 _BLOCK = 1 << 24
 
 
 class Kernel(Protocol):
-    """Similarities of n samples, none negative."""
+    """Similarities of n samples, non-negative."""
 
     @property
     def n(self) -> int:
-        """How many samples."""
+        """Number of samples."""
         ...
 
     def rows(self, places: np.ndarray) -> np.ndarray:
@@ -58,7 +58,7 @@ class Kernel(Protocol):
 
 
 def row_blocks(n: int, rows: int | None = None) -> Iterator[slice]:
-    """Slices that cover `rows` rows (n where it is not given), each of as many rows of n numbers as make a block."""
+    """Slices that cover `rows` rows (default n); each has as many rows of n numbers as fit in a block."""
     height, rows = max(1, _BLOCK // max(1, n)), n if rows is None else rows
     return (slice(start, min(start + height, rows)) for start in range(0, rows, height))
 
@@ -71,7 +71,7 @@ class CosineKernel:
 
     @property
     def n(self) -> int:
-        """How many samples."""
+        """Number of samples."""
         return len(self._directions)
 
     def rows(self, places: np.ndarray) -> np.ndarray:
@@ -79,12 +79,12 @@ class CosineKernel:
         found = self._directions[places] @ self._directions.T
         found *= 0.5
         found += 0.5
-        # Rounding must not make anything negative: gains would no longer only fall.
+        # Rounding must not make values negative: gains would no longer be monotone.
         return np.asarray(np.maximum(found, 0.0, out=found))
 
 
 def dense_kernel(kernel: Kernel) -> np.ndarray:
-    """The whole kernel, filled block by block. Only for groups that are small enough."""
+    """Compute the whole kernel, block by block. Only for small groups."""
     whole = np.empty((kernel.n, kernel.n), dtype=np.float32)
     for part in row_blocks(kernel.n):
         whole[part] = kernel.rows(np.arange(part.start, part.stop))
@@ -92,24 +92,24 @@ def dense_kernel(kernel: Kernel) -> np.ndarray:
 
 
 def unit_rows(features: np.ndarray) -> np.ndarray:
-    """The rows at length 1; a row of zeros stays as it is."""
+    """Rows normalized to length 1; a zero row stays zero."""
     lengths = np.linalg.norm(features, axis=1, keepdims=True)
     return (features / np.where(lengths > 0, lengths, 1)).astype(np.float32, copy=False)
 
 
 def centred(features: np.ndarray) -> np.ndarray:
-    """The rows less their mean, which distances do not notice, but the rounding of their squares does."""
+    """Rows minus their mean. Distances stay the same, but their squares round less."""
     return np.asarray(features - features.mean(0, dtype=np.float64), dtype=np.float32)
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
-    """Logarithms of the probabilities, without overflow."""
+    """Log-probabilities, without overflow."""
     shifted = logits - logits.max(1, keepdims=True)
     return np.asarray(shifted - np.log(np.exp(shifted).sum(1, keepdims=True)), dtype=np.float32)
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
-    """The probabilities."""
+    """Probabilities."""
     return np.asarray(np.exp(log_softmax(logits)))
 
 
@@ -122,7 +122,7 @@ def prediction_errors(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class Gradients:
-    """The last-layer gradients of n samples, factorised.
+    """Last-layer gradients of n samples, factorized.
 
     Attributes:
         errors: p - y, (n, classes).
@@ -134,7 +134,7 @@ class Gradients:
 
     @classmethod
     def of(cls, features: np.ndarray, logits: np.ndarray, labels: np.ndarray) -> Gradients:
-        """From what the proxy has recorded."""
+        """Build from recordings of the proxy."""
         inputs = np.empty((len(features), features.shape[1] + 1), dtype=np.float32)
         inputs[:, :-1] = features
         inputs[:, -1] = 1
@@ -147,11 +147,11 @@ class Gradients:
         return Gradients(self.errors[places], self.inputs[places])
 
     def squared_norms(self) -> np.ndarray:
-        """Of each sample's gradient."""
+        """Squared norm of each sample's gradient."""
         return np.asarray(_squares(self.errors) * _squares(self.inputs))
 
     def mean(self, weights: np.ndarray | None = None) -> np.ndarray:
-        """The mean gradient, or with weights their weighted sum: (classes, width + 1)."""
+        """Mean gradient or, with weights, the weighted sum: (classes, width + 1)."""
         if weights is None:
             return np.asarray(self.errors.T @ self.inputs / np.float32(len(self)))
         return np.asarray((self.errors * weights[:, None]).T @ self.inputs)
@@ -175,28 +175,28 @@ _FIRST_CHUNK = 8
 
 
 class Objective(Protocol):
-    """What is maximised.
+    """Function to maximize.
 
     Attributes:
-        bounds: What each sample would add at most; the objective may lower them whenever it knows better.
+        bounds: Upper bound of each sample's gain; the objective may lower it at any time.
     """
 
     bounds: np.ndarray
 
     def gains(self, places: np.ndarray) -> np.ndarray:
-        """What each of these samples would add now."""
+        """Current gain of each of these samples."""
         ...
 
     def take(self, place: int) -> None:
-        """Adds a sample to what is picked."""
+        """Add a selected sample."""
         ...
 
 
 def lazy_greedy(objective: Objective, count: int) -> np.ndarray:
-    """The `count` picks of plain greedy, in its order; of equal gains the lowest place.
+    """Selection of `count` samples by plain greedy, in its order; on a tie the lowest position.
 
-    A gain that was computed earlier is an upper bound now. So only the samples with the largest bounds are looked
-    at again, in chunks that double, until the largest bound of all is a gain of this step.
+    A gain that was computed earlier is an upper bound now. So only the samples with the largest bounds are evaluated
+    again, in chunks that double, until the largest bound of all is a gain of this step.
     """
     bounds = objective.bounds
     picks = np.empty(count, dtype=np.int64)
@@ -216,10 +216,10 @@ def lazy_greedy(objective: Objective, count: int) -> np.ndarray:
 
 
 def stochastic_greedy(objective: Objective, count: int, rng: np.random.Generator, eps: float = 0.01) -> np.ndarray:
-    """`count` picks, each the best of a random part of what is left.
+    """Select `count` samples, each the best of a random subset of the remaining ones.
 
-    The part has (n / count) ln(1 / eps) samples, so that all steps together look at n ln(1 / eps) of them, however
-    many are picked.
+    The subset has (n / count) ln(1 / eps) samples, so that all steps together evaluate n ln(1 / eps) of them, for any
+    `count`.
     """
     left = rng.permutation(len(objective.bounds))
     size = ceil(len(left) / count * log(1 / eps))

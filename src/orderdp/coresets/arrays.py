@@ -1,4 +1,4 @@
-"""A source made of arrays that are there already: no model, no training, no cost."""
+"""A feature source made of existing arrays: no model, no training, no cost."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _KINDS = ("features", "logits", "labels", "correct", "scores")
 
 
 class Arrays:
-    """Arrays somebody has already, for every method that does not need the model itself.
+    """Existing arrays, for every method that does not require the model itself.
 
-    All of them are taken to be of one moment: the epoch that a method asks for is whatever these are of.
+    All arrays count as recorded at one epoch: whichever epoch a method requires, it gets these arrays.
 
     >>> Arrays(features=np.zeros((4, 2)), labels=[0, 0, 1, 1]).n
     4
@@ -42,8 +42,8 @@ class Arrays:
     Args:
         features: (n, width), or (inits, n, width) from several models.
         logits: (n, classes), or (inits, n, classes) from several models.
-        labels: n whole numbers; with logits, each below the number of classes.
-        correct: (epochs, n) of True and False.
+        labels: n integers; with logits, each below the number of classes.
+        correct: (epochs, n) booleans.
         scores: n numbers; the largest are the most worth keeping.
         held_out: Features, logits and labels of a validation set.
     """
@@ -61,7 +61,7 @@ class Arrays:
             "features": checked_numbers("features", features, (2, 3)),
             "logits": checked_numbers("logits", logits, (2, 3)),
             "correct": checked_marks("correct", correct),
-            # Not cut to single precision: they are ranked as they are.
+            # Not rounded to single precision: the exact values are ranked.
             "scores": checked_numbers("scores", scores, (1,), np.float64),
         }
         self.n = common_length(self._given, labels)
@@ -72,7 +72,11 @@ class Arrays:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Arrays:
-        """Reads an .npz file with any of features, logits, labels, correct and scores, or an .npy file of features."""
+        """Load an .npz file with any of features, logits, labels, correct and scores, or an .npy file of features.
+
+        Args:
+            path: Path of the file.
+        """
         try:
             loaded = np.load(path, allow_pickle=False)
             if isinstance(loaded, np.ndarray):
@@ -94,16 +98,21 @@ class Arrays:
 
     @property
     def labels(self) -> np.ndarray | None:
-        """One class for each sample, if they were given."""
+        """One class per sample; None if not given."""
         return self._given["labels"]
 
     @property
     def inits(self) -> int:
-        """As many as there are logits of, or features."""
+        """Number of models that have logits, or features."""
         return self._models("logits") or self._models("features") or 1
 
     def check(self, needs: Requirements, who: str) -> None:
-        """Raises where an array is not there."""
+        """Raise if a required array is missing.
+
+        Args:
+            needs: Requirements of a method.
+            who: Name of the method, for messages.
+        """
         if needs.model:
             raise DatasetError(f"{who} needs the model itself, arrays are not enough. Give it a Proxy.")
         missing = [name for name in _KINDS if getattr(needs, name) and self._given[name] is None]
@@ -124,39 +133,39 @@ class Arrays:
             raise ConfigError(f"{who} needs at least 2 epochs, there is {len(correct)}.")
 
     def features(self, epoch: int | None = None, init: int = 0) -> np.ndarray:
-        """Those that were given, of one of the models."""
+        """The given features of one model; `epoch` is ignored."""
         return self._of_model("features", init)
 
     def logits(self, epoch: int | None = None, init: int = 0) -> np.ndarray:
-        """Those that were given, of one of the models."""
+        """The given logits of one model; `epoch` is ignored."""
         return self._of_model("logits", init)
 
     def correct(self, init: int = 0) -> np.ndarray:
-        """What was given."""
+        """The given booleans."""
         return self._there("correct")
 
     def scores(self) -> np.ndarray:
-        """Those that were given."""
+        """The given scores."""
         return self._there("scores")
 
     def checkpoints(self) -> Sequence[int | None]:
-        """One: that of the arrays."""
+        """One checkpoint: that of the arrays."""
         return [None]
 
     def validation(self) -> Labelled | None:
-        """What was given of a validation set."""
+        """The given validation set; None without one."""
         return self._held_out
 
     def model(self, epoch: int | None = None, init: int = 0) -> torch.nn.Module:
-        """There is none."""
+        """Not available: arrays have no model."""
         raise DatasetError("arrays have no model. Give the method a Proxy.")
 
     def batches(self) -> Iterator[tuple[np.ndarray, torch.Tensor, torch.Tensor]]:
-        """There are none."""
+        """Not available: arrays have no samples."""
         raise DatasetError("arrays have no samples. Give the method a Proxy.")
 
     def seconds_for(self, needs: Requirements) -> float:
-        """Nothing that is known here."""
+        """Always 0: the cost of the arrays is unknown."""
         return 0.0
 
     def _there(self, name: str) -> np.ndarray:
@@ -171,7 +180,7 @@ class Arrays:
         return one
 
     def _models(self, name: str) -> int:
-        """How many models an array is of; 0 where there is none."""
+        """Number of models in an array; 0 if it is missing."""
         array = self._given[name]
         return 0 if array is None else len(array) if array.ndim == 3 else 1
 

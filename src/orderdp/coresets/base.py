@@ -1,4 +1,4 @@
-"""What a coreset method is: its budgets per class, its requirements, its input checks."""
+"""Base of coreset methods: budgets per class, requirements, input checks."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ __all__ = [
 ]
 
 
-#: True: each class keeps its share. "equal": each class keeps as many. False: classes do not matter.
+#: True: each class keeps the same fraction. "equal": each class keeps the same number. False: classes do not matter.
 Balance: TypeAlias = bool | Literal["equal"]
 
 
 def check_balance(balanced: Any) -> None:
-    """Raises unless `balanced` is one of the three ways to share a budget."""
+    """Raise unless `balanced` is True, False or "equal"."""
     if not (isinstance(balanced, bool) or balanced == "equal"):
         raise ConfigError(
             f'balanced must be True (each class keeps its share), "equal" (each class keeps as many) or False, '
@@ -65,7 +65,7 @@ def check_balance(balanced: Any) -> None:
 
 
 def budgets(labels: np.ndarray, k: int, balanced: Literal[True, "equal"] = True) -> dict[int, int]:
-    """How many of each class are kept, `k` in all.
+    """Number of samples kept per class, `k` in all.
 
     >>> budgets(np.array([0, 0, 0, 0, 0, 0, 1, 1, 2]), 4)
     {0: 2, 1: 1, 2: 1}
@@ -73,9 +73,9 @@ def budgets(labels: np.ndarray, k: int, balanced: Literal[True, "equal"] = True)
     {0: 3, 1: 2, 2: 1}
 
     Args:
-        labels: One class for each sample.
-        k: How many are kept in all.
-        balanced: True for shares, "equal" for equal numbers; see `proportional_budgets` and `even_budgets`.
+        labels: One class per sample.
+        k: Number kept in all.
+        balanced: True for proportional, "equal" for equal numbers; see `proportional_budgets` and `even_budgets`.
     """
     classes, sizes = np.unique(labels, return_counts=True)
     shared = even_budgets(sizes, k) if balanced == "equal" else proportional_budgets(sizes, k)
@@ -83,7 +83,7 @@ def budgets(labels: np.ndarray, k: int, balanced: Literal[True, "equal"] = True)
 
 
 def class_members(labels: np.ndarray) -> dict[int, np.ndarray]:
-    """The samples of each class, ascending. One sort, however many classes there are.
+    """Samples of each class, ascending. One sort for any number of classes.
 
     >>> {label: members.tolist() for label, members in class_members(np.array([2, 0, 2])).items()}
     {0: [1], 2: [0, 2]}
@@ -96,8 +96,8 @@ def class_members(labels: np.ndarray) -> dict[int, np.ndarray]:
 def proportional_budgets(sizes: np.ndarray, k: int) -> np.ndarray:
     """Budgets in proportion to `sizes`, `k` in all, by the rule of `orderdp.policies._selection.proportional`.
 
-    Whole parts first, then the largest remainders; as long as there is one for each, no group goes without. Equal
-    remainders go to the larger group, then to the earlier one. A group never gets more than it has.
+    Integer parts first, then the largest remainders; every group gets at least one if `k` allows it. Equal remainders
+    go to the larger group, then to the earlier one. A group never gets more than its size.
     """
     sizes = _checked(sizes, k)
     given = np.zeros_like(sizes)
@@ -108,14 +108,14 @@ def proportional_budgets(sizes: np.ndarray, k: int) -> np.ndarray:
 
 
 def even_budgets(sizes: np.ndarray, k: int) -> np.ndarray:
-    """Equal budgets, `k` in all; what a small group cannot fill is shared equally among the others.
+    """Equal budgets, `k` in all; what a small group cannot fill is split equally among the others.
 
-    Where it does not divide, the larger groups get one more, then the later ones.
+    If `k` is not divisible, the larger groups get one more, then the later ones.
     """
     sizes = _checked(sizes, k)
     given = np.zeros_like(sizes)
     open_groups, left = np.lexsort((np.arange(len(sizes)), sizes)), k
-    # From the smallest group up: once one can take its equal share, so can all that follow.
+    # From the smallest group up: once a group can fill its equal part, so can all that follow.
     for place, group in enumerate(open_groups):
         given[group] = min(int(sizes[group]), left // (len(sizes) - place))
         left -= int(given[group])
@@ -129,12 +129,12 @@ def _checked(sizes: np.ndarray, k: int) -> np.ndarray:
     return sizes
 
 
-#: None for silence, True for a bar, or a function of (what, done, total).
+#: None for no output, True for a progress bar, or a function of (what, done, total).
 Progress: TypeAlias = Callable[[str, int, int], None] | bool | None
 
 
 def check_progress(progress: Any) -> None:
-    """Raises unless `progress` can be used here and now."""
+    """Raise unless `progress` is valid and can be used in this environment."""
     if progress is True:
         try:
             import rich.progress  # noqa: F401
@@ -146,7 +146,7 @@ def check_progress(progress: Any) -> None:
 
 @contextmanager
 def told(progress: Progress, what: str, total: int) -> Iterator[Callable[[], None]]:
-    """Gives a function to be called after each of `total` steps."""
+    """Yield a function to call after each of `total` steps."""
     if progress is True:
         with _bar(what, total) as step:
             yield step
@@ -173,19 +173,19 @@ def _bar(what: str, total: int) -> Iterator[Callable[[], None]]:
 
 @dataclass(frozen=True, kw_only=True)
 class Requirements:
-    """What must be recorded.
+    """Recordings that a method requires.
 
     Attributes:
         features: Inputs of the last linear layer.
         logits: Outputs of the last linear layer.
         labels: The class of each sample.
-        correct: Whether each sample was predicted right when it was trained on, epoch by epoch.
+        correct: Whether each sample was predicted correctly when it was trained on, per epoch.
         model: The trained model itself, and the samples.
-        scores: One number for each sample, made elsewhere.
-        validation: Features and logits of the validation set, where there is one.
-        epoch: After how many epochs of training, or None for the end of it.
-        inits: How many models, each from weights of its own; None for as many as there are.
-        every_epoch: Whether features and logits are wanted after each epoch instead of after one.
+        scores: One precomputed number per sample.
+        validation: Features and logits of the validation set, if there is one.
+        epoch: Number of trained epochs, or None for all.
+        inits: Number of models, each with its own initial weights; None for all there are.
+        every_epoch: Whether features and logits are required after each epoch instead of after one.
     """
 
     features: bool = False
@@ -201,7 +201,7 @@ class Requirements:
 
     @property
     def nothing(self) -> bool:
-        """Whether no model has to be trained for it."""
+        """Whether no model has to be trained."""
         return not (self.features or self.logits or self.correct or self.model)
 
 
@@ -215,7 +215,7 @@ class Labelled:
 
 
 class FeatureSource(Protocol):
-    """What a method may ask. Epochs count what has been trained: 0 is the initial model, None the end."""
+    """What methods read. Epochs count trained epochs: 0 is the initial model, None the end of training."""
 
     @property
     def n(self) -> int:
@@ -224,16 +224,16 @@ class FeatureSource(Protocol):
 
     @property
     def labels(self) -> np.ndarray | None:
-        """One class for each sample, if anybody knows."""
+        """One class per sample; None if unknown."""
         ...
 
     @property
     def inits(self) -> int:
-        """How many models there are."""
+        """Number of models."""
         ...
 
     def check(self, needs: Requirements, who: str) -> None:
-        """Raises where something of `needs` cannot be given."""
+        """Raise if some of `needs` are not available; `who` is the method's name for messages."""
         ...
 
     def features(self, epoch: int | None = None, init: int = 0) -> np.ndarray:
@@ -245,19 +245,19 @@ class FeatureSource(Protocol):
         ...
 
     def correct(self, init: int = 0) -> np.ndarray:
-        """Whether each sample was right when trained on, (epochs, n)."""
+        """Whether each sample was predicted correctly when it was trained on, (epochs, n)."""
         ...
 
     def scores(self) -> np.ndarray:
-        """One number for each sample, made elsewhere."""
+        """One precomputed number per sample."""
         ...
 
     def checkpoints(self) -> Sequence[int | None]:
-        """The epochs after which features and logits can be had."""
+        """Epochs after which features and logits are available."""
         ...
 
     def validation(self) -> Labelled | None:
-        """The same of a validation set, where there is one."""
+        """Features, logits and labels of a validation set; None without one."""
         ...
 
     def model(self, epoch: int | None = None, init: int = 0) -> torch.nn.Module:
@@ -265,11 +265,11 @@ class FeatureSource(Protocol):
         ...
 
     def batches(self) -> Iterator[tuple[np.ndarray, torch.Tensor, torch.Tensor]]:
-        """All samples in order: indices, inputs, labels."""
+        """Yield all samples in order: indices, inputs, labels."""
         ...
 
     def seconds_for(self, needs: Requirements) -> float:
-        """What it costs to have `needs` recorded, training included."""
+        """Cost of recording `needs`, training included."""
         ...
 
 
@@ -280,7 +280,7 @@ _SAMPLES_AXIS = {"features": -2, "logits": -2, "correct": 1, "scores": 0, "label
 
 
 def first_few(rows: Sequence[int]) -> str:
-    """The first of them, for a message.
+    """The first few rows, for a message.
 
     >>> first_few([4, 8, 9]), first_few(range(9))
     ('4, 8, 9', '0, 1, 2, 3, 4, ...')
@@ -289,7 +289,7 @@ def first_few(rows: Sequence[int]) -> str:
 
 
 def check_finite(name: str, values: np.ndarray) -> None:
-    """Raises with the rows in which something is NaN or infinite. Looks at few rows at once."""
+    """Raise with the rows that hold NaN or infinity. Reads few rows at once."""
     bad: list[int] = []
     for start in range(0, len(values), _ROWS_AT_ONCE):
         block = values[start : start + _ROWS_AT_ONCE]
@@ -302,7 +302,7 @@ def check_finite(name: str, values: np.ndarray) -> None:
 
 
 def checked_numbers(name: str, values: Any, dimensions: tuple[int, ...], dtype: Any = np.float32) -> np.ndarray | None:
-    """Finite numbers as an array of that type, None, or an error."""
+    """Return finite numbers as an array of `dtype`, or None if `values` is None; raise otherwise."""
     if values is None:
         return None
     array = np.asarray(values)
@@ -311,7 +311,7 @@ def checked_numbers(name: str, values: Any, dimensions: tuple[int, ...], dtype: 
         raise DatasetError(
             f"{name} must be numbers in {wanted} dimension(s), got {array.dtype} of shape {array.shape}."
         )
-    with np.errstate(over="ignore"):  # looked for just below
+    with np.errstate(over="ignore"):  # checked just below
         cast = np.ascontiguousarray(array, dtype=dtype)
     for before, after in zip(array, cast, strict=True) if array.ndim == 3 else [(array, cast)]:
         check_finite(name, before)
@@ -321,7 +321,7 @@ def checked_numbers(name: str, values: Any, dimensions: tuple[int, ...], dtype: 
 
 
 def checked_marks(name: str, values: Any) -> np.ndarray | None:
-    """True and False, or 1 and 0, by epoch and sample, None, or an error: a predicted class is no mark."""
+    """Return booleans (or 1 and 0) by epoch and sample, or None; raise otherwise, for example on predicted classes."""
     if values is None:
         return None
     array = np.atleast_2d(np.asarray(values))
@@ -334,7 +334,7 @@ def checked_marks(name: str, values: Any) -> np.ndarray | None:
 
 
 def common_length(given: Mapping[str, np.ndarray | None], labels: Any = None, prefix: str = "") -> int:
-    """The number of samples that all arrays have, or an error."""
+    """Return the common number of samples of all arrays; raise if they differ."""
     lengths = {name: array.shape[_SAMPLES_AXIS[name]] for name, array in given.items() if array is not None}
     if labels is not None:
         lengths["labels"] = np.asarray(labels).size
@@ -347,7 +347,7 @@ def common_length(given: Mapping[str, np.ndarray | None], labels: Any = None, pr
 
 
 def check_label_range(labels: np.ndarray | None, logits: np.ndarray | None, prefix: str = "") -> None:
-    """Raises where a label has no logit."""
+    """Raise if a label has no logit."""
     if labels is None or logits is None:
         return
     if labels.min() < 0 or labels.max() >= logits.shape[-1]:
@@ -358,7 +358,7 @@ def check_label_range(labels: np.ndarray | None, logits: np.ndarray | None, pref
 
 
 def checked_held_out(held_out: Any, own: Mapping[str, np.ndarray | None]) -> Labelled | None:
-    """A validation set that fits to these features and logits, None, or an error."""
+    """Return a validation set that fits these features and logits, or None; raise otherwise."""
     if held_out is None:
         return None
     if not isinstance(held_out, Labelled):
@@ -390,11 +390,11 @@ def checked_held_out(held_out: Any, own: Mapping[str, np.ndarray | None]) -> Lab
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Samples that share a budget: a class, or all of them.
+    """Samples with a common budget: a class, or all samples.
 
     Attributes:
         name: The class, or "all".
-        members: Which samples, ascending.
+        members: Indices of the samples, ascending.
         count: How many of them are kept.
     """
 
@@ -405,7 +405,7 @@ class Group:
 
 @dataclass(frozen=True, eq=False)
 class Weighted:
-    """Places within a group in the order in which they were picked, and the weight of each."""
+    """Positions within a group in the order of selection, and their weights."""
 
     places: np.ndarray
     weights: np.ndarray
@@ -413,7 +413,7 @@ class Weighted:
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """One selection to be made: where the arrays come from, how many are kept, under which seed."""
+    """One selection to make: the source of the arrays, the number kept, and the seed."""
 
     source: FeatureSource
     k: int
@@ -423,14 +423,14 @@ class Task:
 
     @cached_property
     def labels(self) -> np.ndarray:
-        """One class for each sample."""
+        """One class per sample."""
         if self.source.labels is None:
             raise DatasetError(f"{self.who} needs the label of each sample.")
         return self.source.labels
 
     @cached_property
     def groups(self) -> list[Group]:
-        """Who shares a budget. Groups that keep nothing are left out."""
+        """Groups with a common budget. Groups that keep nothing are left out."""
         if self.balanced is False:
             return [Group("all", np.arange(self.source.n), self.k)]
         shared = budgets(self.labels, self.k, self.balanced)
@@ -438,11 +438,11 @@ class Task:
         return [Group(name, members[name], count) for name, count in shared.items() if count]
 
     def rng(self, *tags: int | str) -> np.random.Generator:
-        """A generator of this method, seed and purpose."""
+        """Return a generator for this method, seed and purpose."""
         return generator(self.seed, "coreset", self.who, *tags)
 
     def largest(self, scores: np.ndarray) -> Selection:
-        """The largest scores of each group, in the order of the samples; equal ones are chosen among fairly."""
+        """Select the largest scores of each group, in the order of the samples; ties are broken fairly."""
         scores, kept = checked_scores(scores, self.source.n, self.who), []
         for group in self.groups:
             key = key64(self.seed, "coreset", self.who, "ties", group.name)
@@ -450,13 +450,13 @@ class Task:
         return Selection(np.sort(np.concatenate(kept)))
 
     def select_from(self, picks: Callable[[Group], np.ndarray]) -> Selection:
-        """What `picks` says for each group, as places among its members in the order in which they were picked."""
+        """Apply `picks` to each group; it returns positions among the members in the order of selection."""
         return Selection(np.concatenate([group.members[picks(group)] for group in self.groups]))
 
     def pick_weighted(self, picks: Callable[[Group], Weighted]) -> Selection:
-        """The same with weights.
+        """Like `select_from`, with weights.
 
-        They are scaled so that each group counts as much as it has members, and the mean of all weights is 1: the
+        Weights are scaled so that each group counts in proportion to its size and the mean of all weights is 1: the
         loss of a step is the mean of weight times loss, so its scale stays that of training on all data.
         """
         indices, weights = [], []
@@ -471,12 +471,12 @@ class Task:
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """A static method: it chooses once, before training.
+    """Base class of coreset methods, which select once, before training.
 
     Args:
-        balanced: True: each class keeps its share, and at least one sample where there is one for each class.
-            "equal": each class keeps as many; what a small class cannot fill goes to the others. False: classes do
-            not matter.
+        balanced: True: each class keeps the same fraction, and at least one sample if the budget allows it. "equal":
+            each class keeps the same number; what a small class cannot fill goes to the others. False: classes do not
+            matter.
     """
 
     balanced: Balance = True
@@ -486,21 +486,21 @@ class Method:
 
     @property
     def needs(self) -> Requirements:
-        """What it asks of the proxy."""
+        """Recordings that the method requires of the proxy."""
         return Requirements()
 
     def select(self, proxy: FeatureSource, prune_ratio: float, *, seed: int) -> Selection:
-        """What is kept of the proxy's samples: round((1 - prune_ratio) * n) of them.
+        """Select round((1 - prune_ratio) * n) of the proxy's samples.
 
         Args:
             proxy: A `Proxy`, or `Arrays`.
-            prune_ratio: Share left out, in [0, 1).
-            seed: Of all random choices, those among equal samples included.
+            prune_ratio: Fraction left out, in [0, 1).
+            seed: Seed of all random draws, including ties.
         """
         return self.choose(self.task(proxy, prune_ratio, seed))
 
     def task(self, proxy: FeatureSource, prune_ratio: float, seed: int) -> Task:
-        """The selection to be made, everything about it checked before the work."""
+        """Build the task; check everything before any work is done."""
         check_ratio("prune_ratio", prune_ratio)
         who = type(self).__name__
         k, needs = count_kept(proxy.n, prune_ratio), self.needs
@@ -514,40 +514,45 @@ class Method:
         return Task(proxy, k, checked_seed(seed), self.balanced, who)
 
     def choose(self, task: Task) -> Selection:
-        """The rule of the method."""
+        """Rule of the method."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreMethod(Method):
-    """A method that gives each sample a score of its own and keeps the largest."""
+    """Base class of methods that compute one score per sample and keep the largest."""
 
     def scores(self, proxy: FeatureSource, *, seed: int = 0) -> np.ndarray:
-        """One number for each sample; the largest are kept."""
+        """One number per sample; the largest are kept.
+
+        Args:
+            proxy: A `Proxy`, or `Arrays`.
+            seed: Seed of all random draws.
+        """
         proxy.check(self.needs, type(self).__name__)
         return self.rate(proxy, seed)
 
     def rate(self, source: FeatureSource, seed: int) -> np.ndarray:
-        """The scores, without checks."""
+        """Compute the scores, without checks."""
         raise NotImplementedError
 
     def choose(self, task: Task) -> Selection:
-        """The largest scores of each group."""
+        """Select the largest scores of each group."""
         return task.largest(self.rate(task.source, task.seed))
 
 
 def inits_of(needs: Requirements, source: FeatureSource) -> Iterator[int]:
-    """Which models a method averages over."""
+    """Numbers of the models that a method averages over."""
     return iter(range(source.inits if needs.inits is None else needs.inits))
 
 
 def checked_scores(scores: np.ndarray, n: int, who: str) -> np.ndarray:
-    """One number for each of `n` samples, infinite ones included, in double precision; or an error.
+    """Return one number per sample in double precision, which may be infinite; raise otherwise.
 
     Args:
-        scores: Of a method, which may be one that a user has written.
-        n: How many there must be.
-        who: Whose they are.
+        scores: Scores of a method, which may be user-defined.
+        n: Number of samples.
+        who: Name of the method, for messages.
     """
     scores = np.asarray(scores, dtype=np.float64)
     if scores.shape != (n,):

@@ -47,30 +47,30 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class StaticRandom(Method):
-    """Keeps a uniform part of the data set, or of each class. The rival every other one has to beat."""
+    """Keep a uniform random subset of the data set, or of each class. The baseline for all other methods."""
 
     def choose(self, task: Task) -> Selection:
-        """A uniform draw without replacement."""
+        """Draw uniformly without replacement."""
         drawn = task.select_from(
             lambda group: task.rng(group.name).choice(len(group.members), group.count, replace=False)
         )
         return Selection(np.sort(drawn.indices))
 
 
-#: So many centres are collected before all samples are told of them, in one matrix product.
+#: Number of centers that are collected before the distances of all samples are updated, in one matrix product.
 _PENDING = 64
 
 
 @dataclass(frozen=True, eq=False)
 class Divergence:
-    """A divergence that is own_i + own_j - <left_i, right_j>: a block of them is one matrix product."""
+    """Divergence of the form own_i + own_j - <left_i, right_j>: a block of values is one matrix product."""
 
     own: np.ndarray
     left: np.ndarray
     right: np.ndarray
 
     def between(self, rows: np.ndarray | slice, columns: np.ndarray | slice) -> np.ndarray:
-        """The block of these rows and columns, never negative."""
+        """Block of these rows and columns, never negative."""
         block = self.left[rows] @ self.right[columns].T
         np.subtract(self.own[rows][:, None] + self.own[columns], block, out=block)
         return np.asarray(np.maximum(block, 0, out=block))
@@ -90,17 +90,17 @@ def symmetric_kl(logits: np.ndarray) -> Divergence:
 
 
 def farthest_first(divergence: Divergence, count: int, start: int) -> np.ndarray:
-    """`count` places: `start`, then each time the one farthest from all before; of equals the lowest place.
+    """`count` positions: `start`, then always the one farthest from all before; on a tie the lowest position.
 
-    These are the picks of the naive algorithm. Distances to the nearest pick only fall, so the last known ones are
-    bounds, and most samples need not be looked at again (see `lazy_greedy`).
+    The selection is that of the naive algorithm. Distances to the nearest selected sample only fall, so the last known
+    ones are bounds, and most samples need not be evaluated again (see `lazy_greedy`).
     """
     cover = _Cover(divergence, start)
     return np.concatenate(([start], lazy_greedy(cover, count - 1))).astype(np.int64)
 
 
 class _Cover:
-    """How far each sample is from the nearest pick, at most."""
+    """Upper bound of each sample's distance to the nearest selected sample."""
 
     def __init__(self, divergence: Divergence, start: int) -> None:
         self._divergence = divergence
@@ -110,14 +110,14 @@ class _Cover:
         self._tell_all()
 
     def gains(self, places: np.ndarray) -> np.ndarray:
-        """The distance of these to the nearest pick."""
+        """Distance of these samples to the nearest selected sample."""
         if not self._pending:
             return np.asarray(self.bounds[places])
         nearest = self._divergence.between(places, np.array(self._pending)).min(1)
         return np.asarray(np.minimum(self.bounds[places], nearest))
 
     def take(self, place: int) -> None:
-        """One more pick."""
+        """Add a selected sample."""
         self._pending.append(place)
         if len(self._pending) == _PENDING:
             self._tell_all()
@@ -171,10 +171,10 @@ class ContextualDiversity(Method):
 
 
 def herd(features: np.ndarray, count: int) -> np.ndarray:
-    """`count` places: each time the argmin of the distance between (i + 1) * mean and (sum picked + x).
+    """`count` positions: each step selects the argmin of the distance between (i + 1) * mean and (sum selected + x).
 
-    Around the mean this is the argmin of |sum picked + x|^2, so of |x|^2 / 2 + <sum picked, x>: one product of
-    matrix and vector a pick. Of equals the lowest place.
+    Around the mean this is the argmin of |sum selected + x|^2, so of |x|^2 / 2 + <sum selected, x>: one matrix-vector
+    product per selected sample. On a tie the lowest position.
     """
     rows = centred(features)
     scores = np.einsum("nd,nd->n", rows, rows, dtype=np.float64) / 2
@@ -197,13 +197,13 @@ class Herding(Method):
         return Requirements(features=True)
 
     def choose(self, task: Task) -> Selection:
-        """Herding in each group, in that order. Nothing in it is random."""
+        """Herding in each group, in that order. Deterministic."""
         features = task.source.features()
         return task.select_from(lambda group: herd(features[group.members], group.count))
 
 
 def distances_to_class_median(features: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Distance of each sample to the median feature of its class, coordinate by coordinate."""
+    """Distance of each sample to the coordinate-wise median feature of its class."""
     distances = np.empty(len(labels), dtype=np.float32)
     for members in class_members(labels).values():
         own = features[members]
@@ -212,7 +212,7 @@ def distances_to_class_median(features: np.ndarray, labels: np.ndarray) -> np.nd
 
 
 def middle(values: np.ndarray, count: int) -> np.ndarray:
-    """The places of the `count` values in the middle of the order; of two middles, the lower.
+    """Positions of the `count` middle values in sorted order; of two middles, the lower.
 
     >>> middle(np.array([10.0, 0.0, 5.0, 6.0, 99.0]), 3).tolist()
     [2, 3, 0]
@@ -223,7 +223,7 @@ def middle(values: np.ndarray, count: int) -> np.ndarray:
 
 @dataclass(frozen=True, kw_only=True)
 class Moderate(Method):
-    """Keeps the middle of the distances to the class median: neither the typical nor the odd ones."""
+    """Keep the samples whose distance to the class median is in the middle: neither typical nor unusual samples."""
 
     @property
     def needs(self) -> Requirements:
@@ -231,11 +231,11 @@ class Moderate(Method):
         return Requirements(features=True, labels=True)
 
     def choose(self, task: Task) -> Selection:
-        """The middle of each group's distances, in the order of the samples."""
+        """Middle of each group's distances, in the order of the samples."""
         distances = distances_to_class_median(task.source.features(), task.labels)
 
         def picks(group: Group) -> np.ndarray:
-            # In a random order first: equal distances would otherwise be kept by their place.
+            # In a random order first: otherwise equal distances would be selected by position.
             order = task.rng(group.name).permutation(len(group.members))
             return np.asarray(order[middle(distances[group.members[order]], group.count)])
 
@@ -243,7 +243,7 @@ class Moderate(Method):
 
 
 def distances_to_prototypes(features: np.ndarray, clusters: int, rng: np.random.Generator) -> np.ndarray:
-    """Distance of each sample to the centre of its own cluster, by k-means (scikit-learn's, one start)."""
+    """Distance of each sample to the center of its own cluster, by k-means (scikit-learn, one start)."""
     means = sklearn("cluster").KMeans(clusters, n_init=1, random_state=int(rng.integers(2**31)))
     own = means.fit_predict(features)
     distances = np.empty(len(features), dtype=np.float32)
@@ -255,11 +255,11 @@ def distances_to_prototypes(features: np.ndarray, clusters: int, rng: np.random.
 
 @dataclass(frozen=True, kw_only=True)
 class Prototypes(ScoreMethod):
-    """Keeps the samples farthest from their prototype, or the nearest.
+    """Keep the samples farthest from their prototype, or the nearest.
 
     Args:
-        clusters: How many prototypes; None for as many as there are classes, or 10 without labels.
-        keep: "hard" for the farthest; "easy" for the nearest, which is better where data is scarce.
+        clusters: Number of prototypes; None for the number of classes, or 10 without labels.
+        keep: "hard" for the farthest; "easy" for the nearest, which is better if data is scarce.
     """
 
     clusters: int | None = None
@@ -278,8 +278,8 @@ class Prototypes(ScoreMethod):
         return Requirements(features=True)
 
     def rate(self, source: FeatureSource, seed: int) -> np.ndarray:
-        """The distances, turned round where the nearest are kept."""
-        sklearn("cluster")  # or the proxy would be trained first
+        """Distances, negated if the nearest are kept."""
+        sklearn("cluster")  # fail before the proxy is trained
         clusters = self.clusters or (10 if source.labels is None else len(np.unique(source.labels)))
         if clusters > source.n:
             raise ConfigError(f"clusters must be at most the {source.n} samples there are, got {clusters}.")
@@ -297,15 +297,15 @@ _SCORES: dict[str, type[ScoreMethod]] = {
 
 
 def stratified(scores: np.ndarray, count: int, drop: float, strata: int, rng: np.random.Generator) -> np.ndarray:
-    """The places of `count` samples: without the hardest, evenly over ranges of equal width of the score.
+    """Positions of `count` samples: without the hardest, evenly over score ranges of equal width.
 
     Args:
-        scores: One number for each sample, largest for the hardest; infinite ones count as just above the largest, or
-            just below the smallest.
-        count: How many.
-        drop: Share of the samples, the hardest, that is left out; less where too few would be left.
-        strata: Number of ranges. What a range cannot fill is shared among the others.
-        rng: Draws within a range, and among equally hard ones.
+        scores: One number per sample, largest for the hardest; infinite ones count as just above the largest, or just
+            below the smallest.
+        count: Number of samples.
+        drop: Fraction of the samples, the hardest, that is left out; less if too few would be left.
+        strata: Number of ranges. What a range cannot fill is split among the others.
+        rng: Draws within a range, and breaks ties.
     """
     finite = scores[np.isfinite(scores)]
     low, high = (finite.min(), finite.max()) if len(finite) else (0.0, 0.0)
@@ -323,11 +323,11 @@ def stratified(scores: np.ndarray, count: int, drop: float, strata: int, rng: np
 
 @dataclass(frozen=True, kw_only=True)
 class CCS(Method):
-    """Drops the hardest share, then keeps equal numbers from ranges of equal width of a score.
+    """Drop the hardest fraction, then keep equal numbers from score ranges of equal width.
 
     Args:
-        score: What is hard: "el2n", "grand", "forgetting", "scores" for those of `Arrays`, or a method with scores.
-        drop: Share that is dropped from the hard end.
+        score: Measure of hardness: "el2n", "grand", "forgetting", "scores" for those of `Arrays`, or a `ScoreMethod`.
+        drop: Fraction that is dropped from the hard end.
         strata: Number of ranges.
     """
 
@@ -348,11 +348,11 @@ class CCS(Method):
 
     @property
     def needs(self) -> Requirements:
-        """Those of the score."""
+        """Requirements of the score."""
         return self.rating.needs
 
     def choose(self, task: Task) -> Selection:
-        """Within each group, in the order of the samples."""
+        """Stratified draw in each group, in the order of the samples."""
         scores = np.asarray(self.rating.rate(task.source, task.seed))
         checked_scores(scores, task.source.n, type(self.rating).__name__)
 

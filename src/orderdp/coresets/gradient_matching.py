@@ -20,13 +20,13 @@ _ROWS_AT_ONCE = 32
 
 @dataclass(frozen=True, eq=False)
 class OMPResult:
-    """What a pursuit found.
+    """Result of OMP.
 
     Attributes:
-        places: Which samples: those with a weight above 0.
-        weights: Of each, above 0.
+        places: Positions of the samples with a weight above 0.
+        weights: Their weights.
         objectives: |target - weighted sum|^2 + ridge |weights|^2 after each step.
-        along: Inner product of every gradient with what is left of the target.
+        along: Inner product of every gradient with the residual.
     """
 
     places: np.ndarray
@@ -36,11 +36,12 @@ class OMPResult:
 
 
 def omp(gradients: Gradients, target: np.ndarray, count: int, ridge: float) -> OMPResult:
-    """At most `count` gradients and weights >= 0 whose weighted sum is near `target`, of shape (classes, width + 1).
+    """Orthogonal matching pursuit: at most `count` gradients with weights >= 0 whose weighted sum is near `target`.
 
-    Each step adds the gradient with the largest inner product with what is left, and solves for all weights again:
-    min |target - sum|^2 + ridge |w|^2 over w >= 0. A weight that would be negative goes out, as in the method of
-    Lawson and Hanson, so every step lowers the objective. Ends early where no gradient points towards what is left.
+    `target` has the shape (classes, width + 1). Each step adds the gradient with the largest inner product with the
+    residual, and solves for all weights again: min |target - sum|^2 + ridge |w|^2 over w >= 0. A weight that would be
+    negative is removed, as in the method of Lawson and Hanson, so every step lowers the objective. Ends early if no
+    gradient points towards the residual.
     """
     active = _Active(gradients, target, ridge, count)
     along, objectives = gradients.along(target), []
@@ -55,14 +56,14 @@ def omp(gradients: Gradients, target: np.ndarray, count: int, ridge: float) -> O
         objectives.append(float(np.square(left, dtype=np.float64).sum() + ridge * np.square(active.weights).sum()))
         along = gradients.along(left)
         if len(objectives) > 2 * count + 10:
-            break  # samples that go in and out for ever: rounding
+            break  # samples that enter and leave forever: rounding
     return OMPResult(active.places, active.weights, objectives, along)
 
 
 class _Active:
-    """The gradients in use, their weights, and the inverse of their Gram matrix plus the ridge.
+    """Active gradients, their weights, and the inverse of their Gram matrix plus the ridge.
 
-    The inverse grows and shrinks by bordering, and the weights with it, so a step costs O(size^2) and not its cube.
+    The inverse grows and shrinks by bordering, and the weights with it, so a step costs O(size^2) instead of O(size^3).
     """
 
     def __init__(self, gradients: Gradients, target: np.ndarray, ridge: float, most: int) -> None:
@@ -70,7 +71,7 @@ class _Active:
         self._towards = gradients.along(target).astype(np.float64)
         self._inverse = np.empty((most, most))
         self._places = np.empty(most, dtype=np.int64)
-        # Copies, one below the other: looking them up at every step would cost more than working with them.
+        # Contiguous copies: indexing at every step would cost more than the computation.
         self._errors = np.empty((most, gradients.errors.shape[1]), dtype=np.float32)
         self._inputs = np.empty((most, gradients.inputs.shape[1]), dtype=np.float32)
         self.weights = np.empty(0)
@@ -78,15 +79,15 @@ class _Active:
 
     @property
     def places(self) -> np.ndarray:
-        """Which gradients are in use."""
+        """Positions of the active gradients."""
         return np.asarray(self._places[: self.size])
 
     def total(self) -> np.ndarray:
-        """Their weighted sum."""
+        """Weighted sum of the active gradients."""
         return self._gradients().mean(self.weights.astype(np.float32))
 
     def add(self, place: int) -> bool:
-        """Takes one more in and solves; False where it is, but for rounding, a combination of the others."""
+        """Add a gradient and solve; False if it is, up to rounding, a combination of the others."""
         m, one = self.size, self._all[np.array([place])]
         cross = self._gradients().inner(one)[:, 0].astype(np.float64)
         own = float(one.squared_norms()[0]) + self._ridge
@@ -104,7 +105,7 @@ class _Active:
         return True
 
     def _keep_positive(self, before: np.ndarray, free: np.ndarray) -> None:
-        """From `before` towards the `free` solution, as far as nothing gets negative; what gets to 0 goes out."""
+        """Move from `before` towards the `free` solution while all weights are positive; remove those that reach 0."""
         while len(free) and free.min() <= 0:
             steps = np.where(free <= 0, before / np.maximum(before - free, 1e-300), np.inf)
             first = int(steps.argmin())
@@ -115,7 +116,7 @@ class _Active:
         self.weights = free
 
     def _remove(self, place: int) -> None:
-        """Takes one out: the last one comes to its place."""
+        """Remove a gradient; the last one moves to its position."""
         last = self.size - 1
         order = np.arange(last)
         if place < last:
@@ -134,7 +135,7 @@ class _Active:
 
 
 def _without(values: np.ndarray, place: int) -> np.ndarray:
-    """All but one of the values: the last one comes to its place."""
+    """All values but one; the last one moves to its position."""
     kept: np.ndarray = values[:-1].copy()
     if place < len(kept):
         kept[place] = values[-1]
@@ -142,21 +143,21 @@ def _without(values: np.ndarray, place: int) -> np.ndarray:
 
 
 def _add_outer(matrix: np.ndarray, left: np.ndarray, right: np.ndarray) -> None:
-    """Adds an outer product, a few rows at a time: as a whole it would be as large as the matrix."""
+    """Add an outer product, a few rows at a time, because the whole product would be as large as the matrix."""
     for start in range(0, len(matrix), _ROWS_AT_ONCE):
         matrix[start : start + _ROWS_AT_ONCE] += left[start : start + _ROWS_AT_ONCE, None] * right
 
 
-#: The largest matrix of a pursuit, in bytes: one number for each pair of kept samples of a group.
+#: Maximum size in bytes of the matrix of OMP: one number per pair of kept samples of a group.
 _FITS = 1_500_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class GradMatch(Method):
-    """Orthogonal matching pursuit of the group's mean last-layer gradient, with weights that are not negative.
+    """Orthogonal matching pursuit of the group's mean last-layer gradient, with non-negative weights.
 
     Args:
-        ridge: Weight of the squared weights in what is minimised (lambda).
+        ridge: Weight of the squared weights in the objective (lambda).
     """
 
     ridge: float = 1.0
@@ -172,7 +173,7 @@ class GradMatch(Method):
         return Requirements(features=True, logits=True, labels=True)
 
     def choose(self, task: Task) -> Selection:
-        """A pursuit in each group, with weights."""
+        """Run OMP in each group; the selection has weights."""
         largest = max(group.count for group in task.groups)
         if 8 * largest**2 > _FITS:
             raise ConfigError(
@@ -191,7 +192,7 @@ class GradMatch(Method):
 
 
 def _filled(pursuit: OMPResult, count: int) -> Weighted:
-    """The pursuit's samples, and as many of the next best as are missing, at the smallest of its weights."""
+    """Samples of OMP, filled up to `count` with the next best at the smallest of its weights."""
     along = pursuit.along.copy()
     along[pursuit.places] = -np.inf
     others = np.argsort(-along, kind="stable")[: count - len(pursuit.places)]
@@ -203,14 +204,14 @@ def _filled(pursuit: OMPResult, count: int) -> Weighted:
 def follow_validation(
     gradients: Gradients, validation: Labelled, groups: np.ndarray, counts: np.ndarray, eta: float
 ) -> np.ndarray:
-    """Places in the order in which they are picked, ``counts[g]`` of each group g.
+    """Positions in the order of selection, ``counts[g]`` of each group g.
 
-    Each step picks the largest inner product with the gradient of the validation loss, among the groups that are
-    not full, and moves the last layer by -eta times the gradient picked; the validation gradient is then that of
+    Each step selects the largest inner product with the gradient of the validation loss, among the groups that are
+    not full, and moves the last layer by -eta times the selected gradient; the validation gradient is then that of
     the moved layer. Only validation logits move, so a step needs no model.
 
-    Few samples are looked at in a step. An inner product has changed, since it was last computed, by no more than
-    the norm of the sample's gradient times how far the validation gradient has moved: the others cannot be best.
+    A step evaluates few samples. Since an inner product was last computed, it has changed by at most the norm of the
+    sample's gradient times the distance that the validation gradient has moved: the other samples cannot be the best.
     """
     logits, left = validation.logits.astype(np.float32).copy(), counts.copy()
     norms = np.sqrt(gradients.squared_norms())
@@ -224,7 +225,7 @@ def follow_validation(
         upper = np.where(open_places, known + slack, -np.inf)
         candidates = np.flatnonzero(upper >= np.where(open_places, known - slack, -np.inf).max())
         looked_at += len(candidates)
-        if looked_at > len(norms) // 4:  # by now, looking at all of them once would have been cheaper
+        if looked_at > len(norms) // 4:  # by now, evaluating all of them once would have been cheaper
             known_at, known, looked_at = now, gradients.along(now), 0
             candidates = np.array([np.where(open_places, known, -np.inf).argmax()])
         best = int(candidates[gradients[candidates].along(now).argmax()])
@@ -240,12 +241,12 @@ def follow_validation(
 
 @dataclass(frozen=True, kw_only=True)
 class Glister(Method):
-    """Greedy on alignment with the validation gradient, which is updated after each pick.
+    """Greedy alignment with the validation gradient, which is updated after each selected sample.
 
     Args:
-        eta: How far a pick moves the last layer. The default is what one sample moves it by in a step of the shared
-            protocol: 0.1 / 256.
-        validation_size: Where the proxy has no validation set, so many of its samples, drawn at random, are taken.
+        eta: How far a selected sample moves the last layer. The default is the move of one sample in a step of the
+            shared protocol: 0.1 / 256.
+        validation_size: If the proxy has no validation set, this many of its samples are drawn at random.
     """
 
     eta: float = 0.1 / 256

@@ -25,22 +25,22 @@ __all__ = [
 ]
 
 
-#: Numbers in a block of rows: 16 MB of float32. Larger ones are slower, the processor's cache does not hold them.
+#: Numbers per block of rows: 16 MB of float32. Larger blocks are slower, because they do not fit the CPU cache.
 _BLOCK = 1 << 22
 
 
-#: Numbers in the right sides that are solved at once: 64 MB of float64, and conjugate gradients need six of them.
+#: Numbers in the right-hand sides solved at once: 64 MB of float64, and conjugate gradients need six copies.
 _SOLVED_AT_ONCE = 1 << 23
 
 
 @dataclass(frozen=True, eq=False)
 class Hessian:
-    """Of n samples.
+    """Hessian of the last linear layer over n samples.
 
     Attributes:
         probabilities: (n, classes).
         inputs: [h, 1], (n, width + 1).
-        damping: What is added to the diagonal.
+        damping: Value added to the diagonal.
     """
 
     probabilities: np.ndarray
@@ -48,7 +48,7 @@ class Hessian:
     damping: float
 
     def times(self, directions: np.ndarray) -> np.ndarray:
-        """Its products with directions of shape (count, classes, width + 1)."""
+        """Products with directions of shape (count, classes, width + 1)."""
         count, classes, width = directions.shape
         flat = directions.reshape(count * classes, width).astype(np.float32)
         result = np.zeros((count * classes, width))
@@ -63,7 +63,7 @@ class Hessian:
         return np.asarray(result.reshape(directions.shape) + self.damping * directions)
 
     def solve(self, right_sides: np.ndarray, *, tolerance: float = 1e-5, iterations: int = 500) -> np.ndarray:
-        """Its inverse times each of the right sides, by conjugate gradients on all of them at once.
+        """Inverse times each right-hand side, by conjugate gradients on all of them at once.
 
         Preconditioned by the Kronecker product of the two factors' means, which has an inverse in closed form.
         """
@@ -97,11 +97,11 @@ class Hessian:
 
 
 def influence_vectors(gradients: Gradients, hessian: Hessian, probes: int, rng: np.random.Generator) -> np.ndarray:
-    """For each sample a vector that stands for H^-1 times its gradient: same norms, same norms of sums.
+    """Per sample, a vector with the norms, and norms of sums, of H^-1 times its gradient.
 
-    Where the gradient has no more than `probes` numbers these are the vectors themselves. Otherwise their products
-    with `probes` random signs, scaled: the square of any norm is then right on average, with a relative standard
-    deviation of sqrt(2 / probes) at most. H is symmetric, so only `probes` systems are solved and not n.
+    If the gradient has at most `probes` numbers these are the vectors themselves. Otherwise they are scaled products
+    with `probes` random sign vectors: the square of any norm is then unbiased, with a relative standard deviation of
+    at most sqrt(2 / probes). H is symmetric, so only `probes` systems are solved instead of n.
     """
     shape = gradients.errors.shape[1], gradients.inputs.shape[1]
     size = shape[0] * shape[1]
@@ -139,7 +139,7 @@ def _dots(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def parameter_influence(source: FeatureSource, damping: float, probes: int, rng: np.random.Generator) -> np.ndarray:
-    """For each sample a vector that stands for H^-1 times its last-layer gradient; see `influence_vectors`."""
+    """Per sample, a vector that represents H^-1 times its last-layer gradient; see `influence_vectors`."""
     assert source.labels is not None
     logits = source.logits()
     gradients = Gradients.of(source.features(), logits, source.labels)
@@ -148,11 +148,11 @@ def parameter_influence(source: FeatureSource, damping: float, probes: int, rng:
 
 @dataclass(frozen=True, kw_only=True)
 class Influence(ScoreMethod):
-    """Keeps the largest norms of the inverse Hessian times the last-layer gradient.
+    """Keep the largest norms of the inverse Hessian times the last-layer gradient.
 
     Args:
-        damping: What is added to the diagonal of the Hessian.
-        probes: Up to so many numbers in a gradient the norms are exact; above, they are estimated from so many
+        damping: Value added to the diagonal of the Hessian.
+        probes: Norms are exact for gradients of at most this many numbers; otherwise they are estimated from this many
             random projections.
     """
 
@@ -169,13 +169,13 @@ class Influence(ScoreMethod):
         return Requirements(features=True, logits=True, labels=True)
 
     def rate(self, source: FeatureSource, seed: int) -> np.ndarray:
-        """The norms."""
+        """Norms."""
         rng = generator(seed, "coreset", "Influence", "probes")
         return np.asarray(np.linalg.norm(parameter_influence(source, self.damping, self.probes, rng), axis=1))
 
 
 def check_influence(damping: object, probes: object) -> None:
-    """Raises unless these are a damping and a number of probes."""
+    """Raise unless these are a valid damping and number of probes."""
     if not (isinstance(damping, int | float) and 0 < damping < float("inf")):
         raise ConfigError(f"damping must be a number above 0, got {damping!r}. Without it the Hessian is singular.")
     if not is_count(probes):
@@ -185,18 +185,18 @@ def check_influence(damping: object, probes: object) -> None:
 def anneal(
     vectors: np.ndarray, removed: list[np.ndarray], kept: list[np.ndarray], moves: int, rng: np.random.Generator
 ) -> float:
-    """Exchanges samples between `removed` and `kept`, in place, until the sum over the removed ones is short.
+    """Exchange samples between `removed` and `kept`, in place, to minimize the norm of the sum over the removed ones.
 
-    Simulated annealing of the squared norm: an exchange within a group that shortens the sum is made, one that
-    lengthens it with probability exp(-growth / temperature). The temperature falls from the mean growth of the
-    first exchanges to a millionth of it. Ends at the best set that was met; returns its squared norm.
+    Simulated annealing of the squared norm: an exchange within a group that lowers it is made, an exchange that
+    raises it is made with probability exp(-growth / temperature). The temperature falls from the mean growth of the
+    first exchanges to a millionth of it. Ends at the best set found; returns its squared norm.
 
     Args:
-        vectors: One row for each sample.
-        removed: For each group the samples left out.
-        kept: For each group the others.
-        moves: How many exchanges are tried.
-        rng: Proposes and accepts.
+        vectors: One row per sample.
+        removed: Per group, the samples left out.
+        kept: Per group, the other samples.
+        moves: Number of exchanges that are tried.
+        rng: Proposes and accepts exchanges.
     """
     total = sum((vectors[group].sum(0, dtype=np.float64) for group in removed), np.zeros(vectors.shape[1]))
     value = best = float(total @ total)
@@ -242,12 +242,12 @@ def _typical_growth(
 
 @dataclass(frozen=True, kw_only=True)
 class GeneralizationPruning(Method):
-    """Removes the samples whose summed parameter influence is shortest, by simulated annealing.
+    """Remove the samples whose summed parameter influence is shortest, by simulated annealing.
 
     Args:
-        damping: What is added to the diagonal of the Hessian.
-        probes: How many random projections stand for a gradient that has more numbers than that.
-        moves: How many exchanges the annealing tries.
+        damping: Value added to the diagonal of the Hessian.
+        probes: Number of random projections that represent a gradient of more numbers than that.
+        moves: Number of exchanges that the annealing tries.
     """
 
     damping: float = 0.01
@@ -266,7 +266,7 @@ class GeneralizationPruning(Method):
         return Requirements(features=True, logits=True, labels=True)
 
     def choose(self, task: Task) -> Selection:
-        """Starts with the shortest vectors of each group out, and anneals over all groups together."""
+        """Start with the shortest vectors of each group removed, and anneal over all groups together."""
         vectors = parameter_influence(task.source, self.damping, self.probes, task.rng("probes"))
         lengths = np.linalg.norm(vectors, axis=1)
         removed, kept = [], []
@@ -275,7 +275,7 @@ class GeneralizationPruning(Method):
             leave = len(order) - group.count
             removed.append(order[:leave])
             kept.append(order[leave:])
-        # Classes that keep nothing are removed too: part of the sum, though nothing of them can be exchanged.
+        # Classes that keep nothing are removed too: they are part of the sum, though they cannot be exchanged.
         removed.append(np.setdiff1d(np.arange(task.source.n), np.concatenate([*removed, *kept])))
         kept.append(np.empty(0, dtype=np.int64))
         anneal(vectors, removed, kept, self.moves, task.rng("anneal"))

@@ -1,4 +1,4 @@
-"""The proxy: a model trained once, whose recordings all coreset methods share."""
+"""The proxy: a model trained once, whose recordings all coreset methods use."""
 
 from __future__ import annotations
 
@@ -48,15 +48,15 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How the proxy is trained: plain SGD at a constant rate, without augmentation.
+    """Training of the proxy: plain SGD with a constant learning rate, without augmentation.
 
     Args:
         lr: Learning rate.
-        momentum: Of SGD.
-        weight_decay: Of SGD.
-        nesterov: Whether the momentum is Nesterov's.
-        batch_size: Samples a step.
-        seed: Of the initial weights and of the order.
+        momentum: Momentum of SGD.
+        weight_decay: Weight decay of SGD.
+        nesterov: Whether to use Nesterov momentum.
+        batch_size: Samples per step.
+        seed: Seed of the initial weights and of the sample order.
     """
 
     lr: float = 0.1
@@ -76,7 +76,7 @@ class Recipe:
                 raise ConfigError(f"{name} must be a number, {least} 0, got {value!r}.")
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        """For a fresh model."""
+        """Return the optimizer of a new model."""
         return torch.optim.SGD(
             model.parameters(),
             lr=self.lr,
@@ -86,7 +86,7 @@ class Recipe:
         )
 
     def order(self, n: int, init: int, epoch: int) -> list[np.ndarray]:
-        """The batches of an epoch, counted from 1."""
+        """Batches of an epoch; epochs count from 1."""
         order = generator(self.seed, "proxy", init, "order", epoch).permutation(n)
         batches = np.split(order, range(self.batch_size, n, self.batch_size))
         if len(batches) > 1 and len(batches[-1]) == 1:
@@ -97,17 +97,17 @@ class Recipe:
 
 @contextmanager
 def own_generators(seed: int, *tags: int | str, device: torch.device) -> Iterator[None]:
-    """Torch's generators seeded for a purpose, and put back as they were.
+    """Seed torch's global generators for one purpose, and restore them afterwards.
 
-    Layers draw their initial weights, and dropout its masks, from torch's global generators: there is no other way to
-    have them depend on a seed.
+    Layers draw initial weights, and dropout its masks, from torch's global generators: there is no other way to make
+    them depend on a seed.
     """
     key = key64(seed, *tags) >> 1
     with GlobalGenerators.seeded(key, device).used(device):
         yield
 
 
-@torch.enable_grad()  # features may be asked for where gradients are switched off
+@torch.enable_grad()  # features may be requested where gradients are disabled
 def train_epoch(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
@@ -116,7 +116,7 @@ def train_epoch(
     device: torch.device,
     after_step: Callable[[], None],
 ) -> np.ndarray:
-    """Trains on each batch; returns which samples were predicted right when their turn came."""
+    """Train on each batch; return which samples were predicted correctly at their step."""
     model.train()
     correct = np.zeros(samples.n, dtype=np.bool_)
     for indices, x, y in samples.batches(batches):
@@ -137,10 +137,10 @@ _VERSION = 2
 
 
 class Store:
-    """A folder of recordings.
+    """Folder of recordings.
 
     Args:
-        folder: Where; None for a temporary one that goes when the store does.
+        folder: Path; None for a temporary folder that is deleted with the store.
     """
 
     def __init__(self, folder: str | os.PathLike[str] | None) -> None:
@@ -151,7 +151,7 @@ class Store:
         self.seconds: dict[str, float] = {}
 
     def open(self, identity: Mapping[str, Any]) -> None:
-        """Takes the folder over, or raises where it belongs to something else than `identity` says.
+        """Claim the folder; raise if it belongs to another `identity`.
 
         Args:
             identity: What the recordings depend on, as plain values.
@@ -179,13 +179,13 @@ class Store:
         return (self.folder / f"{name}.npy").exists()
 
     def load(self, name: str) -> np.ndarray:
-        """An array, mapped from its file and not read as a whole."""
+        """Return an array, memory-mapped from its file."""
         array: np.ndarray = np.load(self.folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
         return array
 
     @contextmanager
     def writing(self, name: str, shape: tuple[int, ...], dtype: Any) -> Iterator[np.ndarray]:
-        """An array that is its file, to be filled; it is kept where nothing goes wrong."""
+        """Open a memory-mapped array to fill; the file is kept if the block does not raise."""
         path = self.folder / f"{name}.npy"
         with replacing(path) as temporary:
             array = np.lib.format.open_memmap(temporary, mode="w+", dtype=dtype, shape=shape)
@@ -197,15 +197,15 @@ class Store:
         return (self.folder / f"{name}.pt").exists()
 
     def load_checkpoint(self, name: str) -> dict[str, Any]:
-        """Tensors and plain values."""
+        """Load tensors and plain values."""
         return load_checkpoint(self.folder / f"{name}.pt")
 
     def save_checkpoint(self, name: str, state: Mapping[str, Any]) -> None:
-        """Tensors and plain values."""
+        """Save tensors and plain values."""
         save_checkpoint(self.folder / f"{name}.pt", state)
 
     def spent(self, name: str, seconds: float) -> None:
-        """Notes what something took."""
+        """Store the time that a task took."""
         self.seconds[name] = seconds
         self._write_index()
 
@@ -216,15 +216,15 @@ class Store:
 
 @dataclass(frozen=True, eq=False)
 class ProxyTrainer:
-    """Trains on, from where a model is, as far as somebody asks.
+    """Train models on demand, resuming from the last stored epoch.
 
     Attributes:
-        factory: Makes a fresh model.
-        samples: What it is trained on.
-        recipe: How.
-        store: Where checkpoints go.
-        device: Where it runs.
-        progress: Whom to tell.
+        factory: Makes a new model.
+        samples: The training data.
+        recipe: Training parameters.
+        store: Where checkpoints are stored.
+        device: Device of the model.
+        progress: Progress display.
         wanted_head: Name of the last linear layer, or None to find it.
     """
 
@@ -242,7 +242,7 @@ class ProxyTrainer:
 
     @cached_property
     def head(self) -> str:
-        """The name of the last linear layer."""
+        """Name of the last linear layer."""
         _, x, _ = next(self.samples.batches([np.arange(min(2, self.samples.n))]))
         with own_generators(self.recipe.seed, "proxy", "head", device=self.device):
             return find_head(self._fresh(0).eval(), x.to(self.device), self.wanted_head)
@@ -265,14 +265,14 @@ class ProxyTrainer:
         return layer.in_features, layer.out_features
 
     def after(self, epoch: int, init: int) -> nn.Module:
-        """A model after so many epochs, in evaluation mode."""
+        """Return a model after `epoch` epochs, in evaluation mode."""
         self.train(epoch, init)
         model = self._fresh(init)
         model.load_state_dict(self.store.load_checkpoint(f"model-{init}-{epoch}"))
         return model.eval()
 
     def train(self, epoch: int, init: int) -> None:
-        """Sees to it that a model has been trained for so many epochs."""
+        """Train a model up to `epoch` epochs, unless that is stored already."""
         if self.store.has_checkpoint(f"model-{init}-{epoch}"):
             return
         self._check_classes()
@@ -289,7 +289,7 @@ class ProxyTrainer:
             self._train_epoch(model, optimizer, init, number)
 
     def correct(self, epochs: int, init: int) -> np.ndarray:
-        """Which samples were right when they were trained on, epoch by epoch."""
+        """Which samples were predicted correctly when they were trained on, (epochs, n)."""
         self.train(epochs, init)
         return np.stack([self.store.load(f"correct-{init}-{epoch}") for epoch in range(1, epochs + 1)])
 
@@ -304,7 +304,7 @@ class ProxyTrainer:
         with self.store.writing(f"correct-{init}-{epoch}", correct.shape, np.bool_) as file:
             file[:] = correct
         self.store.save_checkpoint(f"model-{init}-{epoch}", model.state_dict())
-        # Last, so that what it points to is there.
+        # Last, so that the model it refers to exists.
         self.store.save_checkpoint(f"latest-{init}", {"epoch": epoch, "optimizer": optimizer.state_dict()})
         self.store.spent(f"train-{init}-{epoch}", time.perf_counter() - start)
 
@@ -320,22 +320,22 @@ class ProxyTrainer:
 
 
 def _digest(model: nn.Module) -> str:
-    """Of a model's layers as it prints them, and of the shapes of its parameters."""
-    # Some layers print functions and other objects with their address, which changes from process to process.
+    """Digest of a model's printed layers and of the shapes of its parameters."""
+    # Some layers print functions and other objects with their address, which differs between processes.
     printed = re.sub(r" at 0x[0-9a-fA-F]+", "", repr(model))
     shapes = {key: tuple(value.shape) for key, value in model.state_dict().items()}
     return f"{type(model).__name__} {blake2b(f'{printed}{shapes}'.encode(), digest_size=16).hexdigest()}"
 
 
 def record(models: ProxyTrainer, samples: Samples, names: list[str], epoch: int, init: int) -> None:
-    """Writes what goes into the last linear layer and what comes out, or the latter alone.
+    """Record the inputs and outputs of the last linear layer, or the outputs only.
 
     Args:
-        models: Whose model, and where things are stored.
-        samples: Of which data set.
-        names: Under which names: features and logits, or logits.
-        epoch: After how many epochs of training.
-        init: Which model.
+        models: The trainer that has the model and the store.
+        samples: The data set.
+        names: Names of the recordings: features and logits, or logits only.
+        epoch: Number of trained epochs.
+        init: Number of the model.
     """
     model, start = models.after(epoch, init), time.perf_counter()
     batches = samples.in_order(models.recipe.batch_size)
@@ -359,14 +359,14 @@ def record(models: ProxyTrainer, samples: Samples, names: list[str], epoch: int,
 
 
 def find_head(model: nn.Module, inputs: torch.Tensor, name: str | None = None) -> str:
-    """The name of the last linear layer that a forward pass goes through, or of the one that was named.
+    """Return the name of the last linear layer that a forward pass calls; check `name` if it is given.
 
-    Checked before anything is trained: it must see one vector a sample, and what it gives must be what the model gives.
+    Checked before training: the layer must see one vector per sample, and its output must be the model's output.
 
     Args:
-        model: In evaluation mode.
-        inputs: Something it can be called on.
-        name: How the module is called in ``model.named_modules()``.
+        model: A model in evaluation mode.
+        inputs: A batch of inputs for it.
+        name: Name of the module in ``model.named_modules()``.
     """
     linear = {key: module for key, module in model.named_modules() if isinstance(module, nn.Linear)}
     if name is not None and name not in linear:
@@ -378,7 +378,7 @@ def find_head(model: nn.Module, inputs: torch.Tensor, name: str | None = None) -
             if name is None
             else f"the model must go through the head {name!r}, it does not. Name another with Proxy(..., head=...)."
         )
-    # With noise added: a head that starts with zeros would equal whatever a scale makes of it.
+    # With noise: the output of a zero-initialized head would equal any scaling of it.
     with FeatureHook(model, head, noise=torch.Generator().manual_seed(0)) as tap, torch.no_grad():
         tap.check(model(inputs))
     return head
@@ -397,12 +397,12 @@ def _last_called(model: nn.Module, inputs: torch.Tensor, layers: Mapping[str, nn
 
 
 class FeatureHook:
-    """Keeps what goes into a linear layer and what comes out, while it is open.
+    """Store the inputs and outputs of a linear layer while the context is open.
 
     Args:
-        model: Whose.
-        head: The layer's name.
-        noise: Of noise that is added to what comes out, new at every call; None for none.
+        model: The model.
+        head: Name of the layer.
+        noise: Generator of noise that is added to each output; None for no noise.
     """
 
     def __init__(self, model: nn.Module, head: str, noise: torch.Generator | None = None) -> None:
@@ -419,13 +419,13 @@ class FeatureHook:
         self._hook.remove()
 
     def check(self, output: Any) -> None:
-        """Raises unless the model's output has the probabilities that the layer's has.
+        """Raise unless the model's output has the same probabilities as the layer's output.
 
-        So a log-softmax after the layer is allowed, and a scale is not: methods that work on the layer's output would
-        work on another model than the one that is trained.
+        So a log-softmax after the layer is allowed, and a scale is not: methods that use the layer's output would work
+        on a model other than the trained one.
 
         Args:
-            output: What the model gave for the call that was kept.
+            output: Output of the model for the stored call.
         """
         if not isinstance(output, torch.Tensor):
             raise ConfigError(f"the model must give one tensor of logits, got {type(output).__name__}.")
@@ -446,13 +446,13 @@ class FeatureHook:
             )
         if self._noise is not None:
             output = output + torch.randn(output.shape, generator=self._noise).to(output)
-        # A copy, because what comes after the layer may work in place.
+        # A copy, because the modules after the layer may work in place.
         self.features, self.logits = inputs[0].detach(), output.detach().clone()
         return output
 
 
 def _same_probabilities(first: torch.Tensor, second: torch.Tensor) -> bool:
-    """Up to rounding, which is coarser in half precision and for large logits. NaN is found when it is recorded."""
+    """Equal up to rounding, which is coarser in half precision and for large logits. Recording finds NaN."""
     precision = max(torch.finfo(logits.dtype).eps if logits.is_floating_point() else 0.0 for logits in (first, second))
     ours, models = (logits.float().log_softmax(1) for logits in (first, second))
     tolerance = max(1e-4, 8 * precision)
@@ -467,12 +467,12 @@ _DIGESTED_AT_ONCE = 1 << 24  # bytes
 
 
 class Samples:
-    """A data set of (inputs, label) pairs, without augmentation.
+    """Data set of (inputs, label) pairs, without augmentation.
 
     Args:
         dataset: A map-style data set of pairs, a `TensorDataset`, or a pair of tensors.
-        labels: One class for each sample, where it is known: saves a pass over the data.
-        workers: Processes that read a data set which is not made of tensors.
+        labels: One class per sample, if known: saves a pass over the data.
+        workers: Processes that read a data set that is not made of tensors.
     """
 
     def __init__(self, dataset: Any, labels: Any = None, workers: int = 0) -> None:
@@ -490,7 +490,7 @@ class Samples:
 
     @cached_property
     def labels(self) -> np.ndarray:
-        """One class for each sample, from 0 on."""
+        """One class per sample, from 0 on."""
         labels = self._known_labels
         if labels is None:
             labels = self._declared_labels() if self._tensors is None else self._tensors[1].cpu().numpy()
@@ -504,7 +504,7 @@ class Samples:
 
     @cached_property
     def checksum(self) -> str:
-        """Of the number of samples, all labels and the inputs of some. The same whatever the form of the data set."""
+        """Digest of the length, all labels and some inputs. Does not depend on the type of the data set."""
         first, second = (_bytes(self._some()[1]) for _ in range(2))
         if first != second:
             raise DatasetError(
@@ -518,7 +518,7 @@ class Samples:
 
     @cached_property
     def fingerprint(self) -> str:
-        """What recordings are kept under: the checksum and, of tensors, a digest of all inputs."""
+        """Identity of the recordings: the checksum and, for tensors, a digest of all inputs."""
         if self._tensors is None:
             return self.checksum
         inputs = self._tensors[0]
@@ -529,17 +529,17 @@ class Samples:
         return f"{self.checksum}-{digest.hexdigest()}"
 
     def is_same_as(self, other: Samples) -> bool:
-        """Whether the samples are the same: all of them where both are tensors, else as far as the checksum sees."""
+        """Whether the samples are equal: compares all of them if both are tensors, else the checksums."""
         if self._tensors is None or other._tensors is None:
             return self.checksum == other.checksum
         return self.fingerprint == other.fingerprint
 
     def in_order(self, batch_size: int) -> list[np.ndarray]:
-        """The indices of all samples, in batches."""
+        """Indices of all samples, in batches."""
         return np.split(np.arange(self.n), range(batch_size, self.n, batch_size))
 
     def batches(self, indices: Iterable[np.ndarray]) -> Iterator[tuple[np.ndarray, torch.Tensor, torch.Tensor]]:
-        """Each batch with its indices."""
+        """Yield each batch with its indices."""
         if self._tensors is not None:
             x, y = self._tensors
             for batch in indices:
@@ -554,11 +554,11 @@ class Samples:
             yield np.array(batch), inputs, _long(torch.as_tensor(labels))
 
     def _some(self) -> tuple[np.ndarray, torch.Tensor, torch.Tensor]:
-        """A few samples from all over the data set."""
+        """A few samples, evenly spaced over the data set."""
         return next(self.batches([np.unique(np.linspace(0, self.n - 1, _LOOKED_AT).astype(np.int64))]))
 
     def _declared_labels(self) -> np.ndarray | None:
-        """The data set's own list of labels, as torchvision's have it, if it agrees with some of the items."""
+        """``dataset.targets``, as in torchvision, if it agrees with some of the items; else None."""
         declared = np.asarray(getattr(self._dataset, "targets", None))
         if declared.shape != (self.n,) or not np.issubdtype(declared.dtype, np.integer):
             return None
@@ -567,12 +567,12 @@ class Samples:
 
 
 def _bytes(inputs: torch.Tensor) -> bytes:
-    # As bytes before numpy sees them: it does not know all types of torch.
+    # Bytes before numpy sees them: numpy does not have all dtypes of torch.
     return inputs.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
 
 
 def _long(labels: torch.Tensor) -> torch.Tensor:
-    """Whole numbers as the loss wants them; anything else stays what it is, so that the check sees it."""
+    """Convert integers to int64 for the loss; leave other types unchanged, so that the check sees them."""
     whole = not (labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool)
     return labels.long() if whole else labels
 
@@ -595,24 +595,24 @@ def _checked_pair(item: Any) -> None:
 
 
 class Proxy:
-    """Trains a model on all data and records what methods ask for, each thing once.
+    """Train a model on all data and record what methods require, each recording once.
 
-    Nothing is trained before something is asked for. What was trained and recorded stays in a folder, so ten methods
-    cost one training, and a run that was stopped goes on where it was.
+    Nothing is trained before it is requested. Models and recordings stay in a folder, so ten methods cost one training,
+    and an interrupted run resumes.
 
     Args:
-        model_factory: Makes a fresh model: inputs in, one logit a class out.
+        model_factory: Makes a new model: inputs in, one logit per class out.
         dataset: Pairs (inputs, label), as a map-style data set or a pair of tensors, without augmentation.
-        labels: One class for each sample, where it is known: saves a pass over the data.
-        validation: A second data set, for methods that want one.
-        epochs: How long a model is trained.
-        inits: How many models there are, each from weights of its own. They are trained when they are asked for.
-        head: Name of the last linear layer; found by a forward pass where it is not given.
-        cache: Folder for what is recorded; None for a temporary one.
-        device: Where the model runs.
-        workers: Processes that read the data, where it is not made of tensors.
-        progress: True for a bar in the terminal, or a function of (what, done, total).
-        recipe: The parameters of `Recipe`: lr, momentum, weight_decay, nesterov, batch_size, seed.
+        labels: One class per sample, if known: saves a pass over the data.
+        validation: A second data set, for methods that require one.
+        epochs: Epochs that a model is trained.
+        inits: Number of models, each with its own initial weights. They are trained when they are requested.
+        head: Name of the last linear layer; found by a forward pass if None.
+        cache: Folder for the recordings; None for a temporary one.
+        device: Device of the model.
+        workers: Processes that read the data, if it is not made of tensors.
+        progress: True for a progress bar, or a function of (what, done, total).
+        recipe: Parameters of `Recipe`: lr, momentum, weight_decay, nesterov, batch_size, seed.
     """
 
     def __init__(
@@ -652,21 +652,26 @@ class Proxy:
 
     @property
     def labels(self) -> np.ndarray:
-        """One class for each sample."""
+        """One class per sample."""
         return self._samples.labels
 
     @property
     def checksum(self) -> str:
-        """Tells the data set from others."""
+        """Digest that identifies the data set."""
         return self._samples.checksum
 
     @property
     def seconds(self) -> float:
-        """What all training and recording has taken, in earlier runs too."""
+        """Time of all training and recording, earlier runs included."""
         return sum(self._store.seconds.values())
 
     def verify(self, dataset: Any, labels: Any = None) -> None:
-        """Raises unless `dataset` is the one this proxy was made for."""
+        """Raise unless `dataset` is the one this proxy was made for.
+
+        Args:
+            dataset: The data set to compare.
+            labels: One class per sample, if known: saves a pass over the data.
+        """
         other = Samples(dataset, labels)
         if other.n != self.n:
             raise DatasetError(f"this proxy was made for {self.n} samples, the data set has {other.n}.")
@@ -674,7 +679,12 @@ class Proxy:
             raise DatasetError("this proxy was made for other data: as many samples, but not the same ones.")
 
     def check(self, needs: Requirements, who: str) -> None:
-        """Raises where more epochs or models are asked for than there will be."""
+        """Raise if `needs` require more epochs or models than this proxy has.
+
+        Args:
+            needs: Requirements of a method.
+            who: Name of the method, for messages.
+        """
         if needs.scores:
             raise DatasetError(f"{who} needs scores made elsewhere. Give it Arrays(scores=...).")
         if needs.epoch is not None and needs.epoch > self.epochs:
@@ -691,27 +701,41 @@ class Proxy:
             )
 
     def features(self, epoch: int | None = None, init: int = 0) -> np.ndarray:
-        """Inputs of the last linear layer, (n, width)."""
+        """Inputs of the last linear layer, (n, width).
+
+        Args:
+            epoch: Number of trained epochs; None for all.
+            init: Number of the model.
+        """
         return self._recorded("features", epoch, init)
 
     def logits(self, epoch: int | None = None, init: int = 0) -> np.ndarray:
-        """Outputs of the last linear layer, (n, classes)."""
+        """Outputs of the last linear layer, (n, classes).
+
+        Args:
+            epoch: Number of trained epochs; None for all.
+            init: Number of the model.
+        """
         return self._recorded("logits", epoch, init)
 
     def correct(self, init: int = 0) -> np.ndarray:
-        """Whether each sample was right when it was trained on, (epochs, n)."""
+        """Whether each sample was predicted correctly when it was trained on, (epochs, n).
+
+        Args:
+            init: Number of the model.
+        """
         return self._models.correct(self.epochs, init)
 
     def scores(self) -> np.ndarray:
-        """There are none."""
+        """Not available: a proxy has no precomputed scores."""
         raise DatasetError("a proxy has no scores made elsewhere. Use Arrays(scores=...).")
 
     def checkpoints(self) -> Sequence[int]:
-        """After each epoch."""
+        """Epochs with recordings: after each one."""
         return range(1, self.epochs + 1)
 
     def validation(self) -> Labelled | None:
-        """Features, logits and labels of the validation set, where there is one."""
+        """Features, logits and labels of the validation set; None without one."""
         if self._validation is None:
             return None
         names = self._validation_names()
@@ -720,16 +744,21 @@ class Proxy:
         return Labelled(self._store.load(names[0]), self._store.load(names[1]), self._validation.labels)
 
     def model(self, epoch: int | None = None, init: int = 0) -> nn.Module:
-        """The model after so many epochs, in evaluation mode."""
+        """Return the model after `epoch` epochs, in evaluation mode.
+
+        Args:
+            epoch: Number of trained epochs; None for all.
+            init: Number of the model.
+        """
         return self._models.after(self._moment(epoch, init), init)
 
     def batches(self) -> Iterator[tuple[np.ndarray, torch.Tensor, torch.Tensor]]:
-        """All samples in order, where the model is."""
+        """Yield all samples in order, on the model's device: indices, inputs, labels."""
         for indices, x, y in self._samples.batches(self._samples.in_order(self.recipe.batch_size)):
             yield indices, x.to(self._device), y.to(self._device)
 
     def seconds_for(self, needs: Requirements) -> float:
-        """What the trainings and passes took that `needs` asks for, whoever asked first."""
+        """Time of the trainings and passes that `needs` require, whether or not another method caused them."""
         if needs.nothing:
             return 0.0
         last = self.epochs if needs.epoch is None else needs.epoch
@@ -739,7 +768,7 @@ class Proxy:
         total = sum(seconds.get(f"train-{init}-{epoch}", 0.0) for init in models for epoch in range(1, last + 1))
         for init in models:
             for epoch in moments:
-                # A pass for features brings logits too.
+                # A pass for features records logits too.
                 with_features = seconds.get(f"features-{init}-{epoch}", 0.0)
                 alone = seconds.get(f"logits-{init}-{epoch}", with_features)
                 total += with_features if needs.features else alone if needs.logits else 0.0
@@ -751,7 +780,7 @@ class Proxy:
         epoch = self._moment(epoch, init)
         name = f"{kind}-{init}-{epoch}"
         if not self._store.has(name):
-            # Logits come with the features for nothing, but not the other way round.
+            # Logits come with the features at no cost, but not vice versa.
             kinds = ("features", "logits") if kind == "features" else ("logits",)
             record(self._models, self._samples, [f"{k}-{init}-{epoch}" for k in kinds], epoch, init)
         return self._store.load(name)

@@ -58,21 +58,33 @@ NAMES: dict[str, type[Method]] = {
 
 
 def card(name: str) -> str:
-    """The card of the method called `name`: its rule, parameters, cost, guarantees."""
+    """Return the card of a method: its rule, parameters, cost, guarantees.
+
+    Args:
+        name: Name of the method.
+    """
     checked_name(name, NAMES, "coreset method")
     return read_card("coresets", name)
 
 
 def summary(name: str) -> str:
-    """What the method called `name` does, in one sentence."""
+    """Return one sentence about a method.
+
+    Args:
+        name: Name of the method.
+    """
     return one_sentence(card(name))
 
 
 def build(name: str, **parameters: Any) -> Method:
-    """The method called `name` with these parameters.
+    """Build a method by name.
 
     >>> build("el2n", epoch=2)
     EL2N(balanced=True, epoch=2, repeats=None)
+
+    Args:
+        name: Name of the method, one of `NAMES`.
+        **parameters: Its parameters.
     """
     kind = NAMES[checked_name(name, NAMES, "coreset method")]
     known = list(inspect.signature(kind).parameters)
@@ -83,10 +95,13 @@ def build(name: str, **parameters: Any) -> Method:
 
 
 def config_of(method: Method) -> dict[str, Any]:
-    """What `build` needs to make an equal method: its name and its parameters.
+    """Return the name and parameters from which `build` makes an equal method.
 
     >>> config_of(build("k-center"))
     {'name': 'k-center', 'balanced': True}
+
+    Args:
+        method: The method.
     """
     for name, kind in NAMES.items():
         if type(method) is kind:
@@ -97,15 +112,15 @@ def config_of(method: Method) -> dict[str, Any]:
 
 @dataclass(frozen=True, eq=False)
 class CoresetResult:
-    """What a static method has chosen, and what that cost.
+    """Result of a coreset method: its selection and its cost.
 
     Attributes:
-        selection: Indices, and weights where the method has them.
-        scores: One number for each sample of the data set, where the method has them; the largest are kept.
+        selection: Indices, and weights if the method has them.
+        scores: One number per sample of the data set, if the method has them; the largest are kept.
         method: The method in one line.
-        prune_ratio: Share left out.
-        proxy_seconds: What the proxy took for what this method needs, whether it was there already or not.
-        selection_seconds: What the choice itself took.
+        prune_ratio: Fraction left out.
+        proxy_seconds: Time that the proxy took for the requirements of this method, recorded before or not.
+        selection_seconds: Time of the selection itself.
     """
 
     selection: Selection
@@ -117,11 +132,15 @@ class CoresetResult:
 
     @property
     def seconds(self) -> float:
-        """What has to be added to the time of training: proxy and choice."""
+        """Time to add to that of training: proxy and selection."""
         return self.proxy_seconds + self.selection_seconds
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes an .npz file, under a temporary name that is then renamed."""
+        """Write an .npz file, under a temporary name that is then renamed.
+
+        Args:
+            path: A path that ends in .npz.
+        """
         path = Path(path)
         if path.suffix != ".npz":
             raise ConfigError(f"a selection is written to a file that ends in .npz, got {os.fspath(path)!r}.")
@@ -137,14 +156,14 @@ class CoresetResult:
 def run(
     method: Method | str, proxy: FeatureSource, prune_ratio: float, *, seed: int, **parameters: Any
 ) -> CoresetResult:
-    """Selects, and says what it cost.
+    """Select, and measure the cost.
 
     Args:
         method: A method, or the name of one.
         proxy: A `Proxy`, or `Arrays`.
-        prune_ratio: Share left out, in [0, 1).
-        seed: Of all random choices.
-        parameters: Of the method, where it is given by name.
+        prune_ratio: Fraction left out, in [0, 1).
+        seed: Seed of all random draws.
+        parameters: Parameters of the method, if it is given by name.
     """
     chosen = build(method, **parameters) if isinstance(method, str) else method
     if parameters and not isinstance(method, str):
@@ -155,7 +174,7 @@ def run(
     scores = chosen.rate(proxy, seed) if isinstance(chosen, ScoreMethod) else None
     selection = chosen.choose(task) if scores is None else task.largest(scores)
     took, of_proxy = time.perf_counter() - start, proxy.seconds_for(chosen.needs)
-    # What the proxy did just now is in both clocks.
+    # Work that the proxy did just now is in both times.
     return CoresetResult(selection, scores, repr(chosen), prune_ratio, of_proxy, max(0.0, took - (of_proxy - before)))
 
 
@@ -169,24 +188,24 @@ def coreset_command(
     seed: int = 0,
     **parameters: Any,
 ) -> CoresetResult:
-    """Selects and writes indices, weights, scores and cost to `out`.
+    """Select, and write indices, weights, scores and cost to `out`.
 
     Args:
         method: Name of a method.
-        prune_ratio: Share left out, in [0, 1).
-        out: An .npz file.
-        proxy: Where arrays come from: a `Proxy` on a data set; or
+        prune_ratio: Fraction left out, in [0, 1).
+        out: Path of an .npz file.
+        proxy: Source of the arrays: a `Proxy` on a data set; or
         from_features: an .npz file with any of features, logits, labels, correct and scores (see `Arrays.load`).
             Without labels in it, classes do not matter.
-        seed: Of all random choices.
-        parameters: Of the method.
+        seed: Seed of all random draws.
+        parameters: Parameters of the method.
     """
     if (proxy is None) == (from_features is None):
         raise ConfigError("give either a data set or --from-features FILE.")
     if Path(out).suffix != ".npz":
         raise ConfigError(f"--out must end in .npz, got {os.fspath(out)!r}.")
-    Path(out).parent.mkdir(parents=True, exist_ok=True)  # before anything is spent
-    build(method, **parameters)  # a wrong name or parameter is told before a large file is read
+    Path(out).parent.mkdir(parents=True, exist_ok=True)  # before any work
+    build(method, **parameters)  # report a wrong name or parameter before a large file is read
     source = Arrays.load(from_features) if proxy is None and from_features is not None else proxy
     assert source is not None
     if source.labels is None:

@@ -33,17 +33,17 @@ __all__ = [
 ]
 
 
-#: The largest kernel, in bytes, that is held as a whole. Above, rows are computed when they are needed.
+#: Maximum size in bytes of a kernel that is held as a whole. Rows of a larger one are computed on demand.
 FITS = 1 << 30
 
 
 def maximise_coverage(
     kernel: Kernel, count: int, rng: np.random.Generator, *, fits: int = FITS, eps: float = 0.01
 ) -> np.ndarray:
-    """`count` places that make the sum over all samples of their largest similarity to a pick large.
+    """Select `count` positions that maximize the sum over all samples of the largest similarity to a selected one.
 
-    Where the kernel fits, the picks of plain greedy, found lazily: at least 1 - 1/e of the best. Where it does not,
-    stochastic greedy: at least 1 - 1/e - eps of the best, on average.
+    If the kernel fits, the selection is that of plain greedy, found lazily: at least 1 - 1/e of the optimum. If it does
+    not, stochastic greedy: at least 1 - 1/e - eps of the optimum, on average.
     """
     if 4 * kernel.n**2 <= fits:
         return lazy_greedy(_Coverage(_Dense(kernel), start=True), count)
@@ -51,7 +51,7 @@ def maximise_coverage(
 
 
 def cluster_sizes(kernel: Kernel, picks: np.ndarray) -> np.ndarray:
-    """How many samples each pick serves; a pick serves itself, and of equals the earlier pick serves."""
+    """Number of samples nearest to each selected one, which counts for itself; ties go to the earlier one."""
     served_by = np.empty(kernel.n, dtype=np.int64)
     best = np.full(kernel.n, -np.inf, dtype=np.float32)
     for part in row_blocks(kernel.n, len(picks)):
@@ -65,19 +65,19 @@ def cluster_sizes(kernel: Kernel, picks: np.ndarray) -> np.ndarray:
 
 
 class _Dense:
-    """A kernel that is held as a whole."""
+    """Kernel that is held as a whole."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._whole = dense_kernel(kernel)
         self.n = kernel.n
 
     def rows(self, places: np.ndarray) -> np.ndarray:
-        """Looked up."""
+        """Look up rows."""
         return np.asarray(self._whole[places])
 
 
 class _Coverage:
-    """How well each sample is served so far."""
+    """Largest similarity of each sample to the selected ones so far."""
 
     def __init__(self, kernel: Kernel, *, start: bool) -> None:
         self._kernel = kernel
@@ -88,7 +88,7 @@ class _Coverage:
                 self.bounds[part] = self.gains(np.arange(part.start, part.stop))
 
     def gains(self, places: np.ndarray) -> np.ndarray:
-        """What each of these adds: the sum of max(0, similarity - what there is)."""
+        """Gain of each of these samples: the sum of max(0, similarity - current coverage)."""
         gains = np.empty(len(places))
         for part in row_blocks(self._kernel.n, len(places)):
             rows = self._kernel.rows(places[part])
@@ -97,7 +97,7 @@ class _Coverage:
         return gains
 
     def take(self, place: int) -> None:
-        """Everybody may now be served by `place`."""
+        """Add a selected sample to the coverage."""
         np.maximum(self._served, self._kernel.rows(np.array([place]))[0], out=self._served)
 
 
@@ -121,7 +121,7 @@ class FacilityLocation(Method):
         return Requirements(features=True)
 
     def choose(self, task: Task) -> Selection:
-        """Greedy in each group, in that order."""
+        """Run greedy in each group, in that order."""
         features = task.source.features()
 
         def picks(group: Group) -> np.ndarray:
@@ -132,11 +132,11 @@ class FacilityLocation(Method):
 
 
 def cut(features: np.ndarray, count: int, trade_off: float) -> np.ndarray:
-    """`count` places: each time the largest trade_off * (similarity to all) - 2 * (similarity to those picked).
+    """`count` positions: each step selects the largest trade_off * (similarity to all) - 2 * (similarity to selected).
 
     The similarity is 0.5 + 0.5 cos, so a sum of similarities is a product with a sum of directions, and no kernel is
-    needed. Plain greedy: each pick lowers all gains by about as much, so lazy greedy would look at all of them anyway.
-    Of equals the lowest place.
+    needed. Plain greedy: each step lowers all gains by a similar amount, so lazy greedy would evaluate all of them
+    anyway. On a tie the lowest position.
     """
     directions = unit_rows(features)
     to_all = 0.5 * (len(directions) + directions @ directions.sum(0, dtype=np.float64))
@@ -154,8 +154,8 @@ class GraphCut(Method):
     """Greedy graph cut with similarity 0.5 + 0.5 cos.
 
     Args:
-        trade_off: How much likeness to all counts against likeness to those picked (lambda). From 2 on, picking more
-            never makes the objective smaller.
+        trade_off: Weight of the similarity to all samples against the similarity to selected ones (lambda). From 2 on,
+            selecting more samples never lowers the objective.
     """
 
     trade_off: float = 1.0
@@ -171,13 +171,13 @@ class GraphCut(Method):
         return Requirements(features=True)
 
     def choose(self, task: Task) -> Selection:
-        """Greedy in each group, in that order."""
+        """Run greedy in each group, in that order."""
         features = task.source.features()
         return task.select_from(lambda group: cut(features[group.members], group.count, self.trade_off))
 
 
 class GradientKernel:
-    """A constant less the distance between last-layer gradients; the constant is no smaller than any distance."""
+    """A constant minus the distance between last-layer gradients; the constant is at least the largest distance."""
 
     def __init__(self, gradients: Gradients) -> None:
         self._gradients = gradients
@@ -186,7 +186,7 @@ class GradientKernel:
 
     @property
     def n(self) -> int:
-        """How many samples."""
+        """Number of samples."""
         return len(self._gradients)
 
     def rows(self, places: np.ndarray) -> np.ndarray:
@@ -195,14 +195,14 @@ class GradientKernel:
         np.subtract(self._squares[places][:, None] + self._squares, 2 * found, out=found)
         np.sqrt(np.maximum(found, 0, out=found), out=found)
         np.subtract(self._constant, found, out=found)
-        # A sample is as near to itself as can be, whatever rounding says.
+        # The similarity of a sample to itself is the maximum, whatever rounding gives.
         found[np.arange(len(places)), places] = self._constant
         return np.asarray(np.maximum(found, 0, out=found))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Craig(Method):
-    """Facility location on last-layer gradients; weights are the sizes of the clusters.
+    """Facility location on last-layer gradients; the weights are the cluster sizes.
 
     Args:
         eps: How far below 1 - 1/e the guarantee may fall for groups whose kernel does not fit in memory.
@@ -220,7 +220,7 @@ class Craig(Method):
         return Requirements(features=True, logits=True, labels=True)
 
     def choose(self, task: Task) -> Selection:
-        """Greedy in each group, in that order, with weights."""
+        """Run greedy in each group, in that order; the selection has weights."""
         source, labels = task.source, task.labels
         features, logits = source.features(), source.logits()
 

@@ -1,4 +1,4 @@
-"""Coresets by what happens to samples in training: EL2N, forgetting, GraNd, MoSo, scores of your own."""
+"""Coresets by training dynamics: EL2N, forgetting, GraNd, MoSo, precomputed scores."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = [
 
 
 def error_norms(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Euclidean norm of softmax minus one-hot label, for each row.
+    """Euclidean norm of softmax minus one-hot label, per row.
 
     >>> norms = error_norms(np.zeros((1, 2)), np.array([0]))  # of (-0.5, 0.5)
     >>> round(float(norms[0]), 4)
@@ -41,11 +41,11 @@ def error_norms(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, kw_only=True)
 class EL2N(ScoreMethod):
-    """Keeps the largest norms of softmax minus label, averaged over models.
+    """Keep the largest norms of softmax minus label, averaged over models.
 
     Args:
-        epoch: After how many epochs of the proxy's training.
-        repeats: How many models are averaged over; None for as many as the proxy has.
+        epoch: Number of trained epochs of the proxy.
+        repeats: Number of models to average over; None for all models of the proxy.
     """
 
     epoch: int = 2
@@ -61,14 +61,14 @@ class EL2N(ScoreMethod):
         return Requirements(logits=True, labels=True, epoch=self.epoch, inits=self.repeats)
 
     def rate(self, source: FeatureSource, seed: int) -> np.ndarray:
-        """The mean norm."""
+        """Mean norm."""
         assert source.labels is not None
         norms = [error_norms(source.logits(self.epoch, init), source.labels) for init in inits_of(self.needs, source)]
         return np.asarray(np.mean(norms, axis=0))
 
 
 def check_moment(epoch: object, repeats: object) -> None:
-    """Raises unless these are an epoch and a number of models."""
+    """Raise unless these are a valid epoch and number of models."""
     if not is_count(epoch, least=0):
         raise ConfigError(f"epoch must be a whole number, at least 0, got {epoch!r}.")
     if repeats is not None and not is_count(repeats):
@@ -76,13 +76,13 @@ def check_moment(epoch: object, repeats: object) -> None:
 
 
 def forgetting_events(correct: np.ndarray) -> np.ndarray:
-    """How often each sample went from right to wrong; infinite where it was never right.
+    """How often each sample went from correct to wrong; infinite if it was never correct.
 
     >>> forgetting_events(np.array([[1, 0, 1], [0, 0, 1], [1, 0, 1], [0, 0, 1]], dtype=bool)).tolist()
     [2.0, inf, 0.0]
 
     Args:
-        correct: (epochs, n), whether each sample was predicted right when it was trained on.
+        correct: (epochs, n), whether each sample was predicted correctly when it was trained on.
     """
     events = (correct[:-1] & ~correct[1:]).sum(0).astype(np.float32)
     return np.asarray(np.where(correct.any(0), events, np.float32(np.inf)))
@@ -90,24 +90,24 @@ def forgetting_events(correct: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, kw_only=True)
 class Forgetting(ScoreMethod):
-    """Keeps the samples with the most forgetting events; those never learned come first."""
+    """Keep the samples with the most forgetting events; samples that were never correct come first."""
 
     @property
     def needs(self) -> Requirements:
-        """What was right, epoch by epoch."""
+        """Which samples were correct, per epoch."""
         return Requirements(correct=True)
 
     def rate(self, source: FeatureSource, seed: int) -> np.ndarray:
-        """The number of forgetting events."""
+        """Number of forgetting events."""
         return forgetting_events(source.correct())
 
 
 def gradient_norms(model: torch.nn.Module, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """Norm of each sample's cross-entropy gradient with respect to all parameters.
 
-    A sample's gradient is its own: it depends neither on the batch it stands in nor on the batch's size.
+    The gradient is per sample: it depends neither on the other samples of the batch nor on the batch size.
     """
-    # Each tensor under one name, as these have it: a state dict has tied ones under all of theirs.
+    # One name per tensor, as in `named_parameters`: a state dict lists tied tensors under all their names.
     parameters = {name: value.detach() for name, value in model.named_parameters() if value.requires_grad}
     everything = chain(model.named_parameters(), model.named_buffers())
     rest = {name: value.detach() for name, value in everything if name not in parameters}
@@ -123,13 +123,13 @@ def gradient_norms(model: torch.nn.Module, inputs: torch.Tensor, labels: torch.T
 
 @dataclass(frozen=True, kw_only=True)
 class GraNd(ScoreMethod):
-    """Keeps the largest norms of the sample's own gradient, averaged over models.
+    """Keep the largest per-sample gradient norms, averaged over models.
 
     Args:
-        epoch: After how many epochs of the proxy's training.
-        repeats: How many models are averaged over; None for as many as the proxy has.
+        epoch: Number of trained epochs of the proxy.
+        repeats: Number of models to average over; None for all models of the proxy.
         layer: "last" for the gradient of the last linear layer, in closed form; "all" for that of all parameters.
-        chunk: With "all", how many gradients are held at once: each is as large as the model.
+        chunk: With "all", the number of gradients held at once: each is as large as the model.
     """
 
     epoch: int = 4
@@ -154,7 +154,7 @@ class GraNd(ScoreMethod):
         )
 
     def rate(self, source: FeatureSource, seed: int) -> np.ndarray:
-        """The mean norm."""
+        """Mean norm."""
         norm = self._last if self.layer == "last" else self._all
         return np.asarray(np.mean([norm(source, init) for init in inits_of(self.needs, source)], axis=0))
 
@@ -183,11 +183,11 @@ def agreement_with_the_rest(gradients: Gradients) -> np.ndarray:
 
 @dataclass(frozen=True, kw_only=True)
 class MoSo(ScoreMethod):
-    """Keeps the largest sums, over checkpoints, of learning rate times agreement with the rest.
+    """Keep the largest sums, over checkpoints, of learning rate times agreement with the rest.
 
     Args:
-        lr: The learning rate at every checkpoint; the shared protocol has one. It scales all scores alike.
-        repeats: How many models are averaged over; None for as many as the proxy has.
+        lr: Learning rate at every checkpoint; constant in the shared protocol. It scales all scores equally.
+        repeats: Number of models to average over; None for all models of the proxy.
     """
 
     lr: float = 0.1
@@ -205,7 +205,7 @@ class MoSo(ScoreMethod):
         return Requirements(features=True, logits=True, labels=True, every_epoch=True, inits=self.repeats)
 
     def rate(self, source: FeatureSource, seed: int) -> np.ndarray:
-        """The sum over checkpoints; one checkpoint is in memory at a time."""
+        """Sum over checkpoints; one checkpoint is in memory at a time."""
         assert source.labels is not None
         total, inits = np.zeros(source.n), list(inits_of(self.needs, source))
         for init in inits:
@@ -217,7 +217,7 @@ class MoSo(ScoreMethod):
 
 @dataclass(frozen=True, kw_only=True)
 class PrecomputedScores(ScoreMethod):
-    """Keeps the largest of the scores in `Arrays`.
+    """Keep the largest, or smallest, of the scores in `Arrays`.
 
     Args:
         keep: "largest" or "smallest".
@@ -236,5 +236,5 @@ class PrecomputedScores(ScoreMethod):
         return Requirements(scores=True)
 
     def rate(self, source: FeatureSource, seed: int) -> np.ndarray:
-        """The scores, turned round where the smallest are kept."""
+        """Scores, negated if the smallest are kept."""
         return source.scores() if self.keep == "largest" else -source.scores()

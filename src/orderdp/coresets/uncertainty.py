@@ -1,4 +1,4 @@
-"""Coresets by how uncertain predictions are: entropy, confidence, margin, DeepFool, CAL."""
+"""Coresets by uncertainty of predictions: entropy, confidence, margin, DeepFool, CAL."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def prediction_entropy(logits: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, kw_only=True)
 class Entropy(ScoreMethod):
-    """Keeps the samples whose predicted probabilities have the largest entropy."""
+    """Keep the samples whose predicted probabilities have the largest entropy."""
 
     @property
     def needs(self) -> Requirements:
@@ -47,7 +47,7 @@ class Entropy(ScoreMethod):
         return Requirements(logits=True)
 
     def rate(self, source: FeatureSource, seed: int) -> np.ndarray:
-        """How uncertain the proxy is of each sample."""
+        """Entropy of the proxy's prediction for each sample."""
         return prediction_entropy(source.logits())
 
 
@@ -62,7 +62,7 @@ def lack_of_confidence(logits: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, kw_only=True)
 class LeastConfidence(ScoreMethod):
-    """Keeps the samples whose largest class probability is smallest."""
+    """Keep the samples whose largest class probability is smallest."""
 
     @property
     def needs(self) -> Requirements:
@@ -70,7 +70,7 @@ class LeastConfidence(ScoreMethod):
         return Requirements(logits=True)
 
     def rate(self, source: FeatureSource, seed: int) -> np.ndarray:
-        """How uncertain the proxy is of each sample."""
+        """One minus the proxy's largest probability for each sample."""
         return lack_of_confidence(source.logits())
 
 
@@ -88,7 +88,7 @@ def lack_of_margin(logits: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, kw_only=True)
 class Margin(ScoreMethod):
-    """Keeps the samples whose two largest class probabilities are closest."""
+    """Keep the samples whose two largest class probabilities are closest."""
 
     @property
     def needs(self) -> Requirements:
@@ -96,28 +96,28 @@ class Margin(ScoreMethod):
         return Requirements(logits=True)
 
     def rate(self, source: FeatureSource, seed: int) -> np.ndarray:
-        """How uncertain the proxy is of each sample."""
+        """One minus the difference of the proxy's two largest probabilities for each sample."""
         return lack_of_margin(source.logits())
 
 
-# Squared slopes up to here are rounding: single precision ends soon after.
+# Smaller squared slopes are rounding: single precision ends soon after.
 _FLAT = 1e-30
 
 
 def perturbation_norms(
     model: torch.nn.Module, inputs: torch.Tensor, *, iterations: int = 50, classes: int = 10, overshoot: float = 0.02
 ) -> torch.Tensor:
-    """Euclidean norm of the change that DeepFool needs to change each prediction.
+    """Euclidean norm of the perturbation with which DeepFool changes each prediction.
 
-    Each iteration takes the nearest boundary of the linearised model and steps onto it. Where the model is flat there
-    is none, so a sample that stands there, or gets there, is infinitely far.
+    Each iteration steps onto the nearest decision boundary of the linearized model. Where the model is flat there is no
+    boundary, so a sample that is there, or gets there, has infinite distance.
 
     Args:
-        model: In evaluation mode.
+        model: A model in evaluation mode.
         inputs: A batch.
-        iterations: At most so many steps; a sample that has not flipped by then counts with the way gone so far.
-        classes: Only the so many most likely classes are candidates.
-        overshoot: Each prediction is tried a little beyond the boundary, relative to the change.
+        iterations: Maximum number of steps; a sample that has not flipped by then counts with its perturbation so far.
+        classes: Number of most likely classes that are candidates.
+        overshoot: Predictions are tested slightly beyond the boundary, relative to the perturbation.
     """
     with torch.no_grad():
         ranked = model(inputs).argsort(1, descending=True)[:, :classes]
@@ -141,9 +141,9 @@ def perturbation_norms(
 
 
 def _step_to_boundary(logits: torch.Tensor, here: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The shortest step onto a boundary between the first class and another, of the model as it is linear here.
+    """Shortest step to a boundary between the first class and another, of the model linearized at `here`.
 
-    And whether there is such a step: not where no class has a slope.
+    Also returns whether there is such a step: there is none if no class has a slope.
     """
     slopes = torch.stack(
         [torch.autograd.grad(logits[:, c].sum(), here, retain_graph=True)[0] for c in range(logits.shape[1])]
@@ -154,7 +154,7 @@ def _step_to_boundary(logits: torch.Tensor, here: torch.Tensor) -> tuple[torch.T
     distances = torch.where(squares > _FLAT, gaps / squares.sqrt(), torch.inf)
     nearest = distances.argmin(0)
     samples = torch.arange(len(here), device=here.device)
-    # A little is added, as in the paper's code, or a sample that stands on a boundary would not move.
+    # A small constant is added, as in the paper's code: otherwise a sample on a boundary would not move.
     size = (gaps[nearest, samples] + 1e-4) / squares[nearest, samples]
     step = (size[:, None] * normals[nearest, samples]).reshape(here.shape)
     return step, distances[nearest, samples].isfinite()
@@ -162,11 +162,11 @@ def _step_to_boundary(logits: torch.Tensor, here: torch.Tensor) -> tuple[torch.T
 
 @dataclass(frozen=True, kw_only=True)
 class DeepFool(ScoreMethod):
-    """Keeps the samples with the smallest perturbations.
+    """Keep the samples with the smallest perturbations.
 
     Args:
-        iterations: At most so many linearisations for each sample.
-        classes: Only so many of the most likely classes are tried.
+        iterations: Maximum number of linearizations per sample.
+        classes: Number of most likely classes that are tried.
     """
 
     iterations: int = 50
@@ -185,9 +185,9 @@ class DeepFool(ScoreMethod):
         return Requirements(model=True)
 
     def rate(self, source: FeatureSource, seed: int) -> np.ndarray:
-        """Less the norm of the perturbation, so that the nearest to a boundary come first."""
+        """Negative norm of the perturbation, so that the samples nearest to a boundary come first."""
         _, inputs, _ = next(iter(source.batches()))
-        if not inputs.is_floating_point():  # or the proxy would be trained first
+        if not inputs.is_floating_point():  # fail before the proxy is trained
             raise DatasetError(
                 f"DeepFool changes the inputs, so they must be floats, got {inputs.dtype}. Give the proxy a data set "
                 "that converts them, and a model that takes them so."
@@ -200,9 +200,9 @@ class DeepFool(ScoreMethod):
 
 
 def contrast(features: np.ndarray, logits: np.ndarray, neighbours: int) -> np.ndarray:
-    """Mean symmetric KL divergence between each sample's prediction and those of its nearest neighbours.
+    """Mean symmetric KL divergence between each sample's prediction and those of its nearest neighbors.
 
-    Neighbours are exact, by scikit-learn, which goes over blocks. A sample is not its own neighbour.
+    Neighbors are exact, computed by scikit-learn in blocks. A sample is not its own neighbor.
     """
     finder = sklearn("neighbors").NearestNeighbors(n_neighbors=neighbours, algorithm="brute").fit(features)
     nearest = finder.kneighbors(return_distance=False)
@@ -215,10 +215,10 @@ def contrast(features: np.ndarray, logits: np.ndarray, neighbours: int) -> np.nd
 
 @dataclass(frozen=True, kw_only=True)
 class Cal(ScoreMethod):
-    """Keeps the largest mean divergences from the nearest neighbours in feature space.
+    """Keep the largest mean divergences from the nearest neighbors in feature space.
 
     Args:
-        neighbours: How many.
+        neighbours: Number of neighbors.
     """
 
     neighbours: int = 10
@@ -234,8 +234,8 @@ class Cal(ScoreMethod):
         return Requirements(features=True, logits=True)
 
     def rate(self, source: FeatureSource, seed: int) -> np.ndarray:
-        """The divergences."""
-        sklearn("neighbors")  # or the proxy would be trained first
+        """Mean divergences."""
+        sklearn("neighbors")  # fail before the proxy is trained
         if self.neighbours >= source.n:
             raise ConfigError(f"neighbours must be fewer than the {source.n} samples, got {self.neighbours}.")
         return contrast(source.features(), source.logits(), self.neighbours)

@@ -1,6 +1,6 @@
-"""What pruning does to a training: gradients, kept sets, usage, the age of scores, and what can be read from records.
+"""Effects of pruning on a training: gradients, kept sets, usage, age of scores, and metrics from records.
 
-`Diagnostics` is all of it in a training loop; the rest are its parts, for numbers that come from elsewhere.
+`Diagnostics` computes all of them in a training loop; the other names are its parts, for data from other sources.
 """
 
 from __future__ import annotations

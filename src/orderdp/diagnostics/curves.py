@@ -1,4 +1,4 @@
-"""What the records of a run say about its course."""
+"""Metrics computed from the records of a run."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _COST = ("training_seconds", "selection_seconds", "overhead_seconds")
 
 
 class TimeToAccuracy(NamedTuple):
-    """What it took to reach a target.
+    """Cost of reaching a target.
 
     Attributes:
-        epochs: The first epoch after which the metric was at the target or above it.
-        samples: Trained on until then.
-        seconds: Of training, selection and overhead until then; tests and diagnoses are not counted.
+        epochs: The first epoch after which the metric was at or above the target.
+        samples: Samples trained on until then.
+        seconds: Time of training, selection and overhead until then, without tests and diagnostics.
     """
 
     epochs: int
@@ -34,7 +34,7 @@ class TimeToAccuracy(NamedTuple):
 def time_to_accuracy(
     epochs: Iterable[Mapping[str, Any]], target: float, *, proxy_seconds: float = 0.0
 ) -> TimeToAccuracy | None:
-    """When a run first reached a target; None if it never did.
+    """Cost until a run first reached a target; None if it never did.
 
     >>> run = [{"epoch": 1, "metric": 80.0, "samples": 600, "training_seconds": 2.0},
     ...        {"epoch": 2, "metric": 91.0, "samples": 600, "training_seconds": 2.5}]
@@ -42,9 +42,9 @@ def time_to_accuracy(
     TimeToAccuracy(epochs=2, samples=1200, seconds=4.5)
 
     Args:
-        epochs: A record for each epoch, in order: ``read_run(...).epochs``.
-        target: Of the metric, in its own unit.
-        proxy_seconds: What was spent before the first epoch, as static methods do.
+        epochs: One record per epoch, in order: ``read_run(...).epochs``.
+        target: Target of the metric, in its own unit.
+        proxy_seconds: Time spent before the first epoch, as by coreset methods.
     """
     samples, seconds = 0, proxy_seconds
     for record in epochs:
@@ -57,10 +57,14 @@ def time_to_accuracy(
 
 
 def correlation(first: Iterable[float], second: Iterable[float]) -> float | None:
-    """Pearson's correlation; None for fewer than three pairs, where one side does not vary, or is not all numbers.
+    """Pearson correlation; None for fewer than three pairs, or if one side is constant or not finite.
 
     >>> correlation([1, 2, 3], [6, 4, 2])
     -1.0
+
+    Args:
+        first: One side of the pairs.
+        second: The other side, of the same length.
     """
     one, two = np.asarray(list(first), dtype=np.float64), np.asarray(list(second), dtype=np.float64)
     if len(one) != len(two):
@@ -73,11 +77,11 @@ def correlation(first: Iterable[float], second: Iterable[float]) -> float | None
 
 
 def accuracy_correlation(epochs: Iterable[Mapping[str, Any]], name: str = "gradient_norm") -> float | None:
-    """The correlation of a diagnostic with the metric, over those epochs that have both.
+    """Correlation of a diagnostic with the metric, over the epochs that have both.
 
     Args:
-        epochs: A record for each epoch, or ``Diagnostics.history`` with a metric in each.
-        name: Which diagnostic.
+        epochs: One record per epoch, or ``Diagnostics.history`` with a metric in each.
+        name: Name of the diagnostic.
     """
     pairs = [(value_of(record, name), value_of(record, "metric")) for record in epochs]
     whole = [(one, two) for one, two in pairs if one is not None and two is not None]
@@ -85,7 +89,7 @@ def accuracy_correlation(epochs: Iterable[Mapping[str, Any]], name: str = "gradi
 
 
 def value_of(record: Mapping[str, Any], name: str) -> float | None:
-    """A number of an epoch's record, or of the diagnostics in it; None where there is none."""
+    """A number of an epoch's record, or of the diagnostics in it; None if there is none."""
     value = record.get(name, (record.get("diagnostics") or {}).get(name))
     usable = not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(value)
     return float(value) if usable else None

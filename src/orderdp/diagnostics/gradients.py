@@ -33,13 +33,13 @@ __all__ = [
 
 @contextmanager
 def as_in_training(model: nn.Module) -> Iterator[None]:
-    """Inside, the model computes as in a training step; afterwards all is as it was.
+    """Run the model as in a training step inside the context; restore its state afterwards.
 
-    Put back are the modes of all modules, their buffers (the running statistics of BatchNorm) and the global generators
-    (dropout, augmentation). Parameters and their gradients are whoever's inside to leave alone.
+    Restores the modes of all modules, their buffers (the running statistics of BatchNorm) and the global generators
+    (dropout, augmentation). The code inside the context must not change parameters or their gradients.
 
     Args:
-        model: Which is put in training mode.
+        model: The model, which is put in training mode.
     """
     modes = {module: module.training for module in model.modules()}
     buffers = [
@@ -69,10 +69,10 @@ _CHUNK = 1024
 
 @torch.no_grad()
 def gradient_norm(parameters: Iterable[torch.Tensor]) -> torch.Tensor:
-    """The Euclidean norm of all gradients together, on their device; nothing waits for it.
+    """Euclidean norm of all gradients together, on their device, without synchronization.
 
     Args:
-        parameters: Whose ``.grad``; those without one are passed over.
+        parameters: Parameters whose ``.grad`` is measured; those without a gradient are skipped.
     """
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     if not gradients:
@@ -87,19 +87,19 @@ def gradient_norm(parameters: Iterable[torch.Tensor]) -> torch.Tensor:
 
 
 class GradientNorms:
-    """The norms of many steps. They stay on their device until they are read."""
+    """Gradient norms of many steps. They stay on their device until they are read."""
 
     def __init__(self) -> None:
-        self._restored = torch.empty(0)  # what came out of a checkpoint, on the host
+        self._restored = torch.empty(0)  # norms from a checkpoint, on the host
         self._chunks: list[torch.Tensor] = []
-        self._count = 0  # in the chunks
+        self._count = 0  # norms in the chunks
 
     def __len__(self) -> int:
         return len(self._restored) + self._count
 
     @torch.no_grad()
     def add(self, norm: torch.Tensor) -> None:
-        """Notes the norm of one step."""
+        """Store the norm of one step."""
         place = self._count % _CHUNK
         if place == 0:
             self._chunks.append(torch.empty(_CHUNK, dtype=torch.float32, device=norm.device))
@@ -107,7 +107,7 @@ class GradientNorms:
         self._count += 1
 
     def read(self) -> np.ndarray:
-        """All norms, in order. Waits for the device."""
+        """Return all norms, in order. Waits for the device."""
         return self._all().double().numpy()
 
     def _all(self) -> torch.Tensor:
@@ -115,38 +115,38 @@ class GradientNorms:
         return torch.cat([self._restored, *chunks])[: len(self)]
 
     def summary(self) -> tuple[float | None, float | None]:
-        """Mean and standard deviation over the steps; without the steps that mixed precision made infinite."""
+        """Mean and standard deviation over the steps, without steps that mixed precision made infinite."""
         norms = self.read()
         norms = norms[np.isfinite(norms)]
         mean = float(norms.mean()) if len(norms) else None
         return mean, float(norms.std(ddof=1)) if len(norms) > 1 else None
 
     def clear(self) -> None:
-        """Forgets them."""
+        """Delete all norms."""
         self._restored, self._chunks, self._count = torch.empty(0), [], 0
 
     def state_dict(self) -> dict[str, Any]:
-        """A tensor, for a checkpoint."""
+        """Return a tensor, for a checkpoint."""
         return {"norms": self._all().clone()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Puts back what `state_dict` gave."""
+        """Restore the result of `state_dict`."""
         self.clear()
         self._restored = state["norms"].float().cpu().clone()
 
 
 def rolling_spread(values: Any, window: int = 50) -> np.ndarray:
-    """The standard deviation within each `window` of consecutive values: how unsteady a series is, and when.
+    """Standard deviation within each `window` of consecutive values: how unsteady a series is, and when.
 
     >>> rolling_spread([1.0, 1.0, 3.0, 3.0], window=2).round(3).tolist()
     [0.0, 1.414, 0.0]
 
     Args:
         values: Norms of steps, or means of epochs.
-        window: How many values are looked at together, at least 2.
+        window: Number of values per window, at least 2.
 
     Returns:
-        One number for each place of the window; none where there are fewer values than that.
+        One number per position of the window; empty if there are fewer than `window` values.
     """
     if not is_count(window, least=2):
         raise ConfigError(f"window must be a whole number, at least 2, got {window!r}.")
@@ -157,23 +157,23 @@ def rolling_spread(values: Any, window: int = 50) -> np.ndarray:
     return spread
 
 
-#: The loss of each sample of a batch, with gradients.
+#: Returns the loss of each sample of a batch, with gradients.
 LossFunction = Callable[[nn.Module, Any], torch.Tensor]
 
 
-#: Goes through the samples it is given, in that order, as (index, batch).
+#: Yields (index, batch) over the given samples, in that order.
 BatchMaker = Callable[[np.ndarray], Iterable[tuple[torch.Tensor, Any]]]
 
 
 class GradientCosine(NamedTuple):
-    """What was found, and what it took.
+    """Result and cost of `gradient_cosine`.
 
     Attributes:
-        cosine: Between the two gradients; None where one of them is 0 or no number.
+        cosine: Cosine between the two gradients; None if one of them is zero or not finite.
         pruned_norm: Norm of the gradient of the pruned epoch's mean loss, with the policy's weights.
         full_norm: Norm of the gradient of the mean loss of all samples.
-        samples: How many were forwarded and back-propagated for it.
-        seconds: How long it took.
+        samples: Number of samples in the forward and backward passes.
+        seconds: Time taken.
     """
 
     cosine: float | None
@@ -186,19 +186,19 @@ class GradientCosine(NamedTuple):
 def gradient_cosine(
     model: nn.Module, selection: Selection, n: int, losses: LossFunction, batches: BatchMaker, *, seed: int = 0
 ) -> GradientCosine:
-    """The cosine between the gradient of what is selected and that of all data, at the model's present weights.
+    """Cosine between the gradient of the selection and that of all data, at the model's current weights.
 
-    Costs a forward and a backward pass over all `n` samples and one over those selected. Nothing is left changed:
-    neither gradients nor weights, running statistics or generators. Both passes go through the samples in the same
-    random order, so that batches are mixed as in training, and equal where everything is selected.
+    Costs one forward and backward pass over all `n` samples and one over the selection. Gradients, weights, running
+    statistics and generators stay unchanged. Both passes visit the samples in the same random order, so that batches
+    are mixed as in training, and are equal if everything is selected.
 
     Args:
-        model: Whose weights. It computes as in training: BatchNorm by the batch, dropout on.
-        selection: What a pruned epoch trains on, with its weights: ``pruner.preview()``.
-        n: How many samples there are.
-        losses: Called with the model and a batch; one loss for each sample.
+        model: The model. It runs as in training: BatchNorm with batch statistics, dropout on.
+        selection: The selection of a pruned epoch, with its weights: ``pruner.preview()``.
+        n: Number of samples.
+        losses: Called with the model and a batch; returns one loss per sample.
         batches: Called with indices; yields (index, batch) in that order.
-        seed: Of the order.
+        seed: Seed of the order.
     """
     begun = time.perf_counter()
     if not any(parameter.requires_grad for parameter in model.parameters()):
@@ -219,7 +219,7 @@ def gradient_cosine(
 
 
 def without_lone_last(indices: np.ndarray, batch_size: int) -> np.ndarray:
-    """All but the last index, where that would be a batch by itself: BatchNorm cannot normalise one sample.
+    """Drop the last index if it would be a batch by itself, because BatchNorm cannot normalize one sample.
 
     >>> without_lone_last(np.arange(9), 4).tolist(), len(without_lone_last(np.arange(10), 4))
     ([0, 1, 2, 3, 4, 5, 6, 7], 10)
@@ -230,7 +230,7 @@ def without_lone_last(indices: np.ndarray, batch_size: int) -> np.ndarray:
 def _mean_gradient(
     model: nn.Module, losses: LossFunction, batches: Iterable[tuple[torch.Tensor, Any]], weights: torch.Tensor | None
 ) -> tuple[list[torch.Tensor], int]:
-    """The gradient of the mean of the weighted losses, without a trace in ``.grad``; and of how many there are."""
+    """Gradient of the mean of the weighted losses, without writing ``.grad``, and the number of samples."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     total = [torch.zeros_like(parameter, dtype=torch.float32) for parameter in parameters]
     samples = 0

@@ -1,4 +1,4 @@
-"""Which samples were kept when, and how much of that stays from one time to another."""
+"""Kept sets per epoch, and how similar they are."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _ONES = np.array([bin(byte).count("1") for byte in range(256)], dtype=np.int64)
 
 
 def jaccard(first: Any, second: Any) -> float:
-    """What two sets have in common, as a share of what is in either: 1 for equal sets, 0 for disjoint ones.
+    """Jaccard similarity of two sets: 1 for equal sets, 0 for disjoint ones.
 
     >>> jaccard([1, 2, 3], [2, 3, 4, 5])
     0.4
 
     Args:
         first: Indices, in any order.
-        second: Others.
+        second: Indices, in any order.
     """
-    # By sorting, not by masks: indices may be keys, as large as they like.
+    # By sorting instead of masks: indices may be keys of any size.
     one, two = np.unique(set_of(first)), np.unique(set_of(second))
     both = len(np.intersect1d(one, two, assume_unique=True))
     either = len(one) + len(two) - both
@@ -41,18 +41,22 @@ def jaccard(first: Any, second: Any) -> float:
 
 
 def shared(first: np.ndarray, second: np.ndarray) -> float:
-    """The same for two masks of one length."""
+    """Jaccard similarity of two masks of equal length."""
     either = int(np.count_nonzero(first | second))
     return int(np.count_nonzero(first & second)) / either if either else 1.0
 
 
 def expected_jaccard(n: int, q: int) -> float:
-    """What two independent uniform draws of `q` of `n` samples have in common: q / (2n - q).
+    """Jaccard similarity of two independent uniform draws of `q` of `n` samples: q / (2n - q).
 
-    The ratio of the expectations, from which the expected ratio differs by about 1/n.
+    This is the ratio of the expectations; the expectation of the ratio differs from it by about 1/n.
 
     >>> expected_jaccard(100, 50)
     0.3333333333333333
+
+    Args:
+        n: Number of samples.
+        q: Number drawn.
     """
     if not (is_count(n) and is_count(q) and q <= n):
         raise ConfigError(f"n and q must be whole numbers with 1 <= q <= n, got n={n!r}, q={q!r}.")
@@ -60,10 +64,10 @@ def expected_jaccard(n: int, q: int) -> float:
 
 
 class KeptSets:
-    """Kept sets by epoch, a bit for each sample.
+    """Kept sets by epoch, one bit per sample.
 
     Args:
-        n: How many samples there are.
+        n: Number of samples.
     """
 
     def __init__(self, n: int) -> None:
@@ -80,41 +84,46 @@ class KeptSets:
 
     @property
     def epochs(self) -> list[int]:
-        """The epochs whose sets are held, in order."""
+        """Epochs whose sets are stored, in order."""
         return sorted(self._bits)
 
     def add(self, epoch: int, indices: Any) -> None:
-        """Holds on to the set of an epoch; replaces one that is there."""
+        """Store the set of an epoch, replacing an existing one.
+
+        Args:
+            epoch: The epoch.
+            indices: The kept indices.
+        """
         mask = np.zeros(self.n, dtype=np.bool_)
         mask[set_of(indices, self.n)] = True
         self._bits[int(epoch)] = np.packbits(mask)
 
     def at(self, epoch: int) -> np.ndarray:
-        """The indices kept in that epoch, sorted."""
+        """Indices kept in that epoch, sorted."""
         return np.flatnonzero(np.unpackbits(self._held(epoch), count=self.n))
 
     def jaccard(self, first: int, second: int) -> float:
-        """The similarity of the sets of two epochs."""
+        """Jaccard similarity of the sets of two epochs."""
         one, two = self._held(first), self._held(second)
         either = int(_ONES[one | two].sum())
         return int(_ONES[one & two].sum()) / either if either else 1.0
 
     def consecutive(self) -> list[float]:
-        """The similarity of each set with the one held before it."""
+        """Jaccard similarity of each set with the previous stored one."""
         return [self.jaccard(*pair) for pair in pairwise(self.epochs)]
 
     def matrix(self) -> np.ndarray:
-        """The similarities of all pairs, in the order of `epochs`."""
+        """Jaccard similarities of all pairs, in the order of `epochs`."""
         return np.array([[self.jaccard(one, two) for two in self.epochs] for one in self.epochs]).reshape(
             len(self), len(self)
         )
 
     def forget_after(self, epoch: int) -> None:
-        """Lets go of the sets of all later epochs: a training that goes back to a checkpoint makes them anew."""
+        """Delete the sets of all later epochs: a training that resumes from a checkpoint adds them again."""
         self._bits = {number: bits for number, bits in self._bits.items() if number <= epoch}
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes them to an .npz file, whole or not at all: ``n``, ``epochs``, and ``bits``, a row for each epoch."""
+        """Write an .npz file atomically: ``n``, ``epochs``, and ``bits``, one row per epoch."""
         bits = np.array([self._bits[epoch] for epoch in self.epochs], dtype=np.uint8).reshape(
             len(self), (self.n + 7) // 8
         )
@@ -123,7 +132,7 @@ class KeptSets:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> KeptSets:
-        """Reads what `save` wrote."""
+        """Load a file written by `save`."""
         try:
             with np.load(path, allow_pickle=False) as found:
                 return cls._from_arrays(int(found["n"]), found["epochs"], found["bits"])
@@ -149,7 +158,7 @@ class KeptSets:
 
 
 def set_of(values: Any, n: int | None = None) -> np.ndarray:
-    """Indices as an array, or an error where they are none, or not all below `n`."""
+    """Return indices as an array; raise if they are no indices, or not all below `n`."""
     array = np.asarray(values)
     if array.size == 0:
         return np.empty(0, dtype=np.int64)
@@ -172,15 +181,14 @@ class Stage(NamedTuple):
     """A stage of training, over all runs.
 
     Attributes:
-        start: Share of the epochs after which it begins.
-        end: Share of the epochs with which it ends; the last epoch alone is the stage from 1 to 1.
-        runs: How many runs have a metric in it.
+        start: Fraction of the epochs after which the stage begins.
+        end: Fraction of the epochs with which it ends; the last epoch alone is the stage from 1 to 1.
+        runs: Number of runs with a metric in it.
         accuracy: Mean over runs of the metric's mean in the stage.
         accuracy_spread: Standard deviation of that over runs; None for fewer than two.
-        gradient: The same for the gradient norm; None where it was not recorded.
+        gradient: Mean over runs of the gradient norm's mean in the stage; None if it was not recorded.
         gradient_spread: Its standard deviation over runs.
-        gradient_swing: How much the norm swings from step to step within an epoch, its standard deviation, mean over
-            epochs and runs.
+        gradient_swing: Standard deviation of the norm over the steps of an epoch, mean over epochs and runs.
     """
 
     start: float
@@ -201,12 +209,12 @@ def stability(runs: Iterable[_Epochs], stages: int | Sequence[float] = 3) -> lis
     [(12.0, 2.828), (20.0, 0.0), (20.0, 0.0)]
 
     Args:
-        runs: For each run a record for each epoch: ``[run.epochs for run in read_runs(folder) if run.done]``, of one
-            setting. A run that has not ended would have its stages too early.
-        stages: How many, of equal length; or where they end, as shares: (0.3, 0.5, 0.7, 1.0) are those of the paper.
+        runs: One list of epoch records per run: ``[run.epochs for run in read_runs(folder) if run.done]``, of one
+            setting. The stages of an unfinished run would be too early.
+        stages: Number of stages of equal length; or their ends as fractions: (0.3, 0.5, 0.7, 1.0) in the paper.
 
     Returns:
-        The stages in order, and after them the last epoch by itself.
+        The stages in order, followed by the last epoch alone.
     """
     all_runs = [list(run) for run in runs]
     ends = _ends(stages)
@@ -229,8 +237,8 @@ def _ends(stages: int | Sequence[float]) -> list[float]:
 
 
 def _within(run: _Epochs, start: float, end: float) -> _Epochs:
-    """The epochs that end after `start` and not after `end`."""
-    slack = 1e-9  # or 3/10 would not be 0.3
+    """Epochs that end after `start` and not after `end`."""
+    slack = 1e-9  # without it 3/10 would not be 0.3
     total = len(run)
     return [record for number, record in enumerate(run, start=1) if start + slack < number / total <= end + slack]
 

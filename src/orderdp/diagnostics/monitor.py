@@ -1,4 +1,4 @@
-"""Diagnostics: watches a training through its pruner, and the risk that its rule minimizes."""
+"""Diagnostics: observes a training through its pruner, and computes the risk that its rule minimizes."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ __all__ = ["Design", "Diagnostics", "Risk", "design_of", "surrogate_risk"]
 
 
 class Design(NamedTuple):
-    """A policy in the words of the theory: the size of its pool, and which positions of it are kept."""
+    """A policy in terms of the theory: the size of its pool, and the rank rule that keeps positions of it."""
 
     s: int
     rule: RankRule
 
 
 class Risk(NamedTuple):
-    """The risk of the losses at hand.
+    """Risk of the current losses.
 
     Attributes:
-        surrogate: What the rule's mean loss is on average over draws.
-        mean: The mean of all losses.
-        bias: By how much the surrogate exceeds the mean: Q_n of Theorem 3.
-        bound: Theorem 3's bias term, for the top of a pool; None for other rules.
+        surrogate: Expected mean loss of the kept samples.
+        mean: Mean of all losses.
+        bias: Difference of surrogate and mean: Q_n of Theorem 3.
+        bound: Bias term of Theorem 3, for the top of a pool; None for other rules.
     """
 
     surrogate: float
@@ -54,10 +54,14 @@ class Risk(NamedTuple):
 
 
 def design_of(policy: Policy, context: Context) -> Design | None:
-    """The pool and the rule of a policy in an epoch; None for policies that are not of the family.
+    """Pool and rule of a policy in an epoch; None for policies without such a design.
 
-    Of the family are those that draw uniformly, `OrderDP` with one draw an epoch, and `EpsilonGreedy`, whose pool is
-    everything. With weights that undo the rule the risk is that of all data.
+    Policies with a design are those that draw uniformly, `OrderDP` with one draw per epoch, and `EpsilonGreedy`, whose
+    pool is the whole data set. With ``unbiased=True`` the risk is that of all data.
+
+    Args:
+        policy: The policy.
+        context: The epoch's context.
     """
     n = context.n
     while isinstance(policy, Scheduled):
@@ -76,19 +80,19 @@ def design_of(policy: Policy, context: Context) -> Design | None:
 
 
 def surrogate_risk(policy: Policy, scores: Any, context: Context) -> Risk | None:
-    """The surrogate risk of the scores, and its bias.
+    """Surrogate risk of the scores, and its bias.
 
-    Only seen samples count, as if they were all there are: early in training that is a part of the data. Scores are
-    last-seen losses, so this is what the rule believes; where they are old, the truth may differ. Under `EpsilonGreedy`
-    they are exponential averages of the losses seen, and so is the risk.
+    Only seen samples count, as if they were the whole data set: early in training that is a part of the data. Scores
+    are last-seen losses, so this is the risk as the rule sees it; with old scores the true risk may differ. Under
+    `EpsilonGreedy` the scores are exponential averages of the losses seen, and so is the risk.
 
     Args:
-        policy: Who chooses.
-        scores: A score for each sample, infinite for the unseen: ``pruner.scores``.
-        context: Of the epoch; how many samples there are is taken from the scores.
+        policy: The policy.
+        scores: One score per sample, infinite for unseen samples: ``pruner.scores``.
+        context: The epoch's context; the number of samples is taken from the scores.
 
     Returns:
-        None where nothing was seen, or the policy has no surrogate risk (`design_of`).
+        None if nothing was seen, or if the policy has no surrogate risk (see `design_of`).
     """
     values = np.asarray(scores, dtype=np.float64)
     losses = values[np.isfinite(values)]
@@ -99,7 +103,7 @@ def surrogate_risk(policy: Policy, scores: Any, context: Context) -> Risk | None
         if design is None:
             return None
         surrogate = surrogate_loss(losses, design.s, design.rule)
-    except ConfigError:  # too few have been seen for this ratio
+    except ConfigError:  # too few samples have been seen for this ratio
         return None
     mean = float(losses.mean())
     bound = bias_terms(losses, design.s, design.rule.q).bound if isinstance(design.rule, Top) else None
@@ -107,7 +111,7 @@ def surrogate_risk(policy: Policy, scores: Any, context: Context) -> Risk | None
 
 
 class Diagnostics:
-    """Watches a training.
+    """Observe a training.
 
     ::
 
@@ -120,20 +124,20 @@ class Diagnostics:
                 optimizer.step()
             print(watch.epoch())
 
-    Nothing it does changes the training. A step computes one number and leaves it on the device; an epoch reads them
-    and looks at each sample once. What costs more has to be asked for: `full_gradient_cosine`.
+    Diagnostics does not change the training. A step computes one number and leaves it on the device; an epoch reads
+    these numbers and reads each sample's row once. The expensive `full_gradient_cosine` runs only if it is called.
 
-    In a process group, call ``pruner.sync()`` before `epoch`, or it knows this process's share only. With
-    ``table="sharded"`` everything is of the samples this process owns, and there are no ages.
+    In a process group, call ``pruner.sync()`` before `epoch`; otherwise it covers the samples of this rank only. With
+    ``table="sharded"`` all values are over the samples that this rank holds, and there are no ages.
 
     Args:
-        pruner: Whose.
-        model: Whose gradients; None to do without.
-        risk: Whether epochs have the surrogate risk of the scores and its bias. Sorts the scores.
+        pruner: The pruner to observe.
+        model: The model whose gradients are measured, or None.
+        risk: Whether to compute the surrogate risk of the scores and its bias per epoch. Sorts the scores.
 
     Attributes:
-        norms: The gradient norms of the steps since the last `epoch`.
-        history: What `epoch` has returned so far.
+        norms: Gradient norms of the steps since the last `epoch`.
+        history: Results of `epoch` so far.
     """
 
     def __init__(self, pruner: Pruner, model: nn.Module | None = None, *, risk: bool = True) -> None:
@@ -142,34 +146,34 @@ class Diagnostics:
         self._pruner = pruner
         self._model = model
         self._risk = risk
-        self._usage: torch.Tensor | None = pruner.usage  # at the end of the epoch before
-        self._previous: np.ndarray | None = None  # what that epoch kept, as a mask
+        self._usage: torch.Tensor | None = pruner.usage  # at the end of the previous epoch
+        self._previous: np.ndarray | None = None  # mask of the samples that it kept
 
     def step(self, scale: torch.Tensor | float = 1.0) -> None:
-        """Notes the norm of the gradients. After ``backward()``, before ``optimizer.step()``.
+        """Store the norm of the gradients. Call it after ``backward()`` and before ``optimizer.step()``.
 
         Args:
-            scale: What the loss was multiplied by, in mixed precision: ``scaler.scale(torch.ones((), device=...))``,
-                which, unlike ``scaler.get_scale()``, nothing has to wait for.
+            scale: Loss scale of mixed precision: ``scaler.scale(torch.ones((), device=...))``, which, unlike
+                ``scaler.get_scale()``, does not wait for the device.
         """
         if self._model is None:
             raise ConfigError("gradients are a model's. Give Diagnostics(pruner, model).")
         self.norms.add(gradient_norm(self._model.parameters()) / scale)
 
     def epoch(self, metric: SupportsFloat | None = None) -> dict[str, float | None]:
-        """What the epoch that has just ended did.
+        """Return the diagnostics of the epoch that has just ended.
 
         Args:
-            metric: The test accuracy, any number or a tensor of one, to be kept with it for `accuracy_correlation`,
-                `time_to_accuracy`, `stability`.
+            metric: Test accuracy, or another number or one-element tensor, stored for `accuracy_correlation`,
+                `time_to_accuracy` and `stability`.
 
         Returns:
-            epoch: epochs done. samples: trained on in this epoch, each counted once. jaccard: similarity with what the
-            epoch before kept, None in the first. coverage, usage_min, usage_mean, usage_max: how often samples were
-            trained on so far. age_mean, age_median, age_p95: epochs since the seen scores were refreshed, 1 for those
-            of this epoch; None with a sharded table, which keeps none. unseen: share of samples without a score.
-            gradient_norm, gradient_norm_std: mean and standard deviation over the steps, where `step` was called.
-            surrogate_risk, bias, bias_bound: of the seen scores, where the policy has such a risk.
+            epoch: finished epochs. samples: samples trained on in this epoch, each counted once. jaccard: similarity
+            with the set kept in the previous epoch, None in the first. coverage, usage_min, usage_mean, usage_max: how
+            often samples were trained on so far. age_mean, age_median, age_p95: epochs since the seen scores were
+            refreshed, 1 for those of this epoch; None with a sharded table, which does not store them. unseen: fraction
+            of samples without a score. gradient_norm, gradient_norm_std: mean and standard deviation over the steps, if
+            `step` was called. surrogate_risk, bias, bias_bound: of the seen scores, if the policy has such a risk.
         """
         found = self.measure()
         if metric is not None:
@@ -179,7 +183,7 @@ class Diagnostics:
         return found
 
     def measure(self) -> dict[str, float | None]:
-        """What `epoch` would return, and nothing else."""
+        """Return what `epoch` would return, without any effect."""
         counts = self._pruner.usage
         kept, usage = self._used_since(counts), usage_summary(counts)
         ages = self._ages()
@@ -201,24 +205,24 @@ class Diagnostics:
         return found
 
     def advance(self) -> None:
-        """Goes on to the next epoch. `epoch` does so by itself."""
+        """Advance to the next epoch. `epoch` calls it."""
         counts = self._pruner.usage
         self._previous, self._usage = self._used_since(counts), counts
         self.norms.clear()
 
     def kept(self) -> np.ndarray | None:
-        """What has been trained on since the last `epoch`; None where its beginning was not seen."""
+        """Samples trained on since the last `epoch`; None if the start of the epoch was not observed."""
         mask = self._used_since(self._pruner.usage)
         return None if mask is None else np.flatnonzero(mask)
 
     def _used_since(self, counts: torch.Tensor) -> np.ndarray | None:
-        """Which samples were trained on since the last `epoch`, as a mask."""
+        """Mask of the samples trained on since the last `epoch`."""
         return None if self._usage is None else (counts > self._usage).numpy()
 
     def _ages(self) -> Ages:
         try:
             return score_ages(self._pruner.last_seen_epoch, self._pruner.epoch)
-        except ConfigError:  # a sharded table keeps no epochs, to be small
+        except ConfigError:  # a sharded table does not store epochs, to save memory
             return Ages(None, None, None, float(self._pruner.scores.isinf().double().mean()))
 
     def _measured_risk(self) -> dict[str, float | None]:
@@ -232,17 +236,16 @@ class Diagnostics:
     def full_gradient_cosine(
         self, dataset: Any, losses: LossFunction, *, batch_size: int = 256, **dataloader_kwargs: Any
     ) -> GradientCosine:
-        """The cosine between the pruned epoch's gradient and that of all data, at the present weights.
+        """Cosine between the gradient of the pruned epoch and that of all data, at the current weights.
 
-        Costly: a forward and a backward pass over all samples, and one over those kept. The result says how many that
-        were and how long it took. Between epochs the pruned epoch is the one that would come next: see
-        `Pruner.preview`.
+        Expensive: one forward and backward pass over all samples, and one over those kept. The result contains the
+        number of samples and the time. Between epochs, the pruned epoch is the next one: see `Pruner.preview`.
 
         Args:
             dataset: The data set the pruner was made for.
-            losses: Called with the model and a batch; one loss for each sample.
-            batch_size: Samples a batch; that of training where the model has BatchNorm.
-            **dataloader_kwargs: Anything else a DataLoader takes, except an order.
+            losses: Called with the model and a batch; returns one loss per sample.
+            batch_size: Samples per batch; use that of training if the model has BatchNorm.
+            **dataloader_kwargs: Other arguments of the DataLoader, except for the order.
         """
         if self._model is None:
             raise ConfigError("gradients are a model's. Give Diagnostics(pruner, model).")
@@ -258,7 +261,7 @@ class Diagnostics:
         return gradient_cosine(self._model, pruner.preview(), pruner.n, losses, batches, seed=pruner.seed)
 
     def state_dict(self) -> dict[str, Any]:
-        """Tensors, for a checkpoint at any moment. The history is not in it."""
+        """Return tensors, for a checkpoint at any time. The history is not included."""
         return {
             **self.norms.state_dict(),
             "usage": self._usage,
@@ -266,7 +269,11 @@ class Diagnostics:
         }
 
     def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
-        """Puts back what `state_dict` gave; None where there was none, and so the open epoch's beginning is unknown."""
+        """Restore the result of `state_dict`.
+
+        Args:
+            state: Result of `state_dict`; None without one, so that the start of the open epoch is unknown.
+        """
         self._usage, self._previous = None, None
         self.norms.clear()
         if state is not None:

@@ -1,4 +1,4 @@
-"""How often samples are used, and how old their scores are."""
+"""Usage counts of samples, and ages of their scores."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class Ages(NamedTuple):
     """Epochs since the scores were refreshed.
 
     Attributes:
-        mean: Of the samples that have a score; None where none has.
-        median: The smallest age that half of them do not exceed.
-        p95: The smallest age that 95 % of them do not exceed.
-        unseen: Share of all samples that have no score yet.
+        mean: Mean age of the samples that have a score; None if no sample has one.
+        median: Smallest age that half of them do not exceed.
+        p95: Smallest age that 95 % of them do not exceed.
+        unseen: Fraction of all samples that have no score yet.
     """
 
     mean: float | None
@@ -29,14 +29,14 @@ class Ages(NamedTuple):
 
 
 def score_ages(seen: Any, epoch: int) -> Ages:
-    """The ages of scores between epochs: 1 for those refreshed in the epoch that has just ended.
+    """Ages of scores between epochs: 1 for those refreshed in the epoch that has just ended.
 
     >>> score_ages([2, 2, 1, 0, -1], epoch=3)
     Ages(mean=1.75, median=1.0, p95=3.0, unseen=0.2)
 
     Args:
-        seen: The epoch, from 0, in which each sample was last seen, -1 for never: ``pruner.last_seen_epoch``.
-        epoch: How many epochs are over: ``pruner.epoch``.
+        seen: Epoch, from 0, in which each sample was last seen, -1 for never: ``pruner.last_seen_epoch``.
+        epoch: Number of finished epochs: ``pruner.epoch``.
     """
     last = np.asarray(seen)
     ages = epoch - last[last >= 0]
@@ -51,10 +51,10 @@ class Usage(NamedTuple):
     """How often samples were trained on.
 
     Attributes:
-        coverage: Share of the samples trained on at least once.
-        fewest: The smallest count.
-        mean: The mean count.
-        most: The largest count.
+        coverage: Fraction of the samples trained on at least once.
+        fewest: Smallest count.
+        mean: Mean count.
+        most: Largest count.
     """
 
     coverage: float
@@ -64,7 +64,7 @@ class Usage(NamedTuple):
 
 
 def usage_summary(usage: Any) -> Usage:
-    """The counts in short.
+    """Summary of usage counts.
 
     >>> usage_summary([0, 2, 2, 4])
     Usage(coverage=0.75, fewest=0, mean=2.0, most=4)
@@ -77,10 +77,14 @@ def usage_summary(usage: Any) -> Usage:
 
 
 def usage_counts(sets: Iterable[Any], n: int) -> np.ndarray:
-    """How often each of `n` samples is in the sets, one set for each epoch.
+    """How often each of `n` samples is in the sets, one set per epoch.
 
     >>> usage_counts([[0, 1], [1, 2]], n=4).tolist()
     [1, 2, 1, 0]
+
+    Args:
+        sets: Indices of each epoch.
+        n: Number of samples.
     """
     counts = np.zeros(n, dtype=np.int64)
     for indices in sets:
@@ -89,10 +93,14 @@ def usage_counts(sets: Iterable[Any], n: int) -> np.ndarray:
 
 
 def coverage_over_time(sets: Iterable[Any], n: int) -> np.ndarray:
-    """The share of `n` samples that were in one of the sets so far, after each of them.
+    """Fraction of `n` samples that were in at least one set so far, after each set.
 
     >>> coverage_over_time([[0, 1], [1, 2], [0]], n=4).tolist()
     [0.5, 0.75, 0.75]
+
+    Args:
+        sets: Indices of each epoch.
+        n: Number of samples.
     """
     used = np.zeros(n, dtype=np.bool_)
     shares = []

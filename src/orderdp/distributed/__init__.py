@@ -1,6 +1,6 @@
-"""Several processes that train one model: one draw for all, a shard for each, feedback exchanged once per epoch.
+"""Training with several processes: one draw for all, one shard per rank, scores synced once per epoch.
 
-Nothing here is loaded before there is a process group. Users may want `DCPState`, for
+Nothing here is imported before there is a process group. For users: `DCPState`, for
 ``torch.distributed.checkpoint``, and `save_parts` and `load_parts`, for sharded tables.
 """
 

@@ -10,11 +10,11 @@ import numpy as np
 __all__ = ["PIECE", "WORD", "BitSet", "Shard", "ones_in", "shard_size"]
 
 
-#: Samples in a word. Words are counted from sample 0, so ranks that share a word agree on its bits.
+#: Samples per word. Words are counted from sample 0, so ranks that share a word agree on its bits.
 WORD = 64
 
 
-#: Samples looked at together: few enough for the processor's cache, and whole words.
+#: Samples processed together: whole words, and few enough for the CPU cache.
 PIECE = 1 << 16
 
 
@@ -22,13 +22,13 @@ _ONES = np.array([bin(byte).count("1") for byte in range(256)], dtype=np.uint8)
 
 
 def ones_in(words: np.ndarray) -> np.ndarray:
-    """How many bits are set in each word."""
+    """Number of set bits per word."""
     ones: np.ndarray = _ONES[words.view(np.uint8).reshape(len(words), WORD // 8)].sum(axis=1, dtype=np.int64)
     return ones
 
 
 class BitSet:
-    """Some of the samples from `start` to `stop`, an eighth of a byte for each that could be in it.
+    """Subset of the samples from `start` to `stop`, one bit per sample.
 
     >>> bits = BitSet(3, 70)
     >>> bits.add(np.array([5, 64, 69]))
@@ -36,9 +36,9 @@ class BitSet:
     ([0, 0, 0, 0, 1, 0, 0, 0, 0, 1], 3)
 
     Args:
-        start: The first sample that could be in it.
-        stop: The first that could not.
-        words: What is in it, as from another one's `words`; None for nothing.
+        start: The first sample that the set can hold.
+        stop: The first sample after it that the set cannot hold.
+        words: Content, as in the `words` of another set; None for an empty set.
     """
 
     def __init__(self, start: int, stop: int, words: np.ndarray | None = None) -> None:
@@ -54,19 +54,19 @@ class BitSet:
         )
 
     def pieces(self) -> Iterator[tuple[int, int]]:
-        """The range in pieces that share no word."""
+        """Yield the range in pieces that share no word."""
         for start in range(self.start // PIECE * PIECE, self.stop, PIECE):
             yield max(start, self.start), min(start + PIECE, self.stop)
 
     def mask(self, start: int, stop: int) -> np.ndarray:
-        """Which of the samples from `start` to `stop` are in it, as booleans."""
+        """Boolean mask of the samples from `start` to `stop`."""
         first = start // WORD
         packed = self._bytes[(first - self.first_word) * 8 : (-(-stop // WORD) - self.first_word) * 8]
         offset = first * WORD
         return np.unpackbits(packed, bitorder="little").view(np.bool_)[start - offset : stop - offset]
 
     def put(self, start: int, mask: np.ndarray) -> None:
-        """Replaces what is in a piece that starts at `start` and is as long as `mask`."""
+        """Replace the piece that starts at `start` and is as long as `mask`."""
         first, stop = start // WORD, start + len(mask)
         last = -(-stop // WORD)
         if start % WORD or stop % WORD:
@@ -77,15 +77,15 @@ class BitSet:
         self._bytes[at : at + len(mask) // 8] = np.packbits(mask, bitorder="little")
 
     def add(self, samples: np.ndarray) -> None:
-        """Puts some samples in."""
+        """Add samples."""
         np.bitwise_or.at(self.words, samples // WORD - self.first_word, _bit_of(samples))
 
     def remove(self, samples: np.ndarray) -> None:
-        """Takes some samples out."""
+        """Remove samples."""
         np.bitwise_and.at(self.words, samples // WORD - self.first_word, ~_bit_of(samples))
 
     def samples(self, start: int, stop: int) -> np.ndarray:
-        """What is in it between `start` and `stop`, ascending."""
+        """Members from `start` to `stop`, ascending."""
         return np.flatnonzero(self.mask(start, stop)) + start
 
     def __ior__(self, other: BitSet) -> BitSet:
@@ -93,7 +93,7 @@ class BitSet:
         return self
 
     def copy(self) -> BitSet:
-        """Another one with the same in it."""
+        """Return a copy."""
         return BitSet(self.start, self.stop, self.words.copy())
 
 
@@ -103,9 +103,9 @@ def _bit_of(samples: np.ndarray) -> np.ndarray:
 
 
 def shard_size(total: int, rank: int, world: int) -> int:
-    """How many of `total` a rank gets: equally many, the first ranks one more.
+    """Number of samples of `total` that a rank gets: an equal part, and one more on the first ranks.
 
-    Smaller totals never get more than larger ones on the same rank, so shares of q <= s <= n are in the same order.
+    Monotone in `total`, so on every rank the parts of q <= s <= n are in the same order.
 
     >>> [share_of(8, rank, 3) for rank in range(3)]
     [3, 3, 2]
@@ -122,8 +122,8 @@ class Shard:
 
     Attributes:
         n: Samples in the whole data set.
-        rank: Who holds this part.
-        world: How many parts there are.
+        rank: The rank that holds this shard.
+        world: Number of shards.
     """
 
     n: int
@@ -132,19 +132,19 @@ class Shard:
 
     @property
     def start(self) -> int:
-        """The first sample of it."""
+        """First sample of the shard."""
         return self.rank * (self.n // self.world) + min(self.rank, self.n % self.world)
 
     @property
     def stop(self) -> int:
-        """The first sample after it."""
+        """First sample after the shard."""
         return self.start + shard_size(self.n, self.rank, self.world)
 
     @property
     def size(self) -> int:
-        """How many samples it has."""
+        """Number of samples."""
         return shard_size(self.n, self.rank, self.world)
 
     def starts(self) -> list[int]:
-        """Where the parts of all ranks start."""
+        """First sample of the shard of every rank."""
         return [Shard(self.n, rank, self.world).start for rank in range(self.world)]

@@ -35,10 +35,10 @@ __all__ = [
 
 
 class DCPState:
-    """A pruner whose state is one string of bytes.
+    """Wrap a pruner for ``torch.distributed.checkpoint``: its state is a single byte string.
 
-    ``torch.distributed.checkpoint`` loads into a state of the same keys and shapes. The state of a pruner has other
-    ones in mid-epoch than between epochs, so it goes there packed::
+    ``torch.distributed.checkpoint`` loads into a state with the same keys and shapes. The state of a pruner has
+    different ones within an epoch and between epochs, so it is packed::
 
         from orderdp.distributed import DCPState
 
@@ -47,20 +47,20 @@ class DCPState:
         dcp.load({"model": model.state_dict(), "pruner": DCPState(pruner)}, checkpoint_id=...)
 
     Args:
-        pruner: Whose state.
+        pruner: The pruner to save or load.
     """
 
     def __init__(self, pruner: Pruner) -> None:
         self._pruner = pruner
 
     def state_dict(self) -> dict[str, Any]:
-        """The pruner's state in one entry."""
+        """Return the pruner's state in one entry."""
         file = io.BytesIO()
         torch.save(self._pruner.state_dict(), file)
         return {"packed": file.getvalue()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Puts the pruner back; only tensors and plain values are read."""
+        """Restore the pruner; only tensors and plain values are read."""
         packed = state.get("packed")
         if not isinstance(packed, bytes):
             raise StateError(
@@ -70,10 +70,10 @@ class DCPState:
 
 
 def merge_rank_states(states: Sequence[Mapping[str, Any]], declared: Mapping[str, Column]) -> dict[str, Any]:
-    """One state out of those of all ranks, as if they had met before writing them.
+    """Merge the states of all ranks into one, as if the ranks had synced before writing them.
 
     Args:
-        states: What ``Pruner.state_dict()`` gave on each rank, in any order.
+        states: ``Pruner.state_dict()`` of every rank, in any order.
         declared: The table's columns.
     """
     states = sorted(states, key=_rank)
@@ -141,7 +141,7 @@ Part = Mapping[str, Any]
 
 
 def with_what_is_left(epoch: ShardedOrder | PendingEpoch, position: int) -> dict[str, Any]:
-    """The state of an open epoch, with what has not been visited of it at a position."""
+    """Return the state of an open epoch, including the samples not visited at `position`."""
     if isinstance(epoch, PendingEpoch):
         own, guests = epoch.own, np.empty(0, dtype=np.int64)
     else:
@@ -151,18 +151,18 @@ def with_what_is_left(epoch: ShardedOrder | PendingEpoch, position: int) -> dict
 
 
 def checkpoint_id(timeline: Part) -> tuple[int, ...]:
-    """Where a run stood when a part of it was written; equal for the parts of one checkpoint."""
+    """Position of a run when a part was written; equal for all parts of one checkpoint."""
     clock = timeline["clock"]
     return int(timeline["seed"]), int(clock["epoch"]), int(clock["trained"]), int(clock["kept_before"])
 
 
 def resharded(parts: Sequence[Part], shard: Shard, sharding: str) -> dict[str, Any]:
-    """The state of one rank, out of the parts that all ranks have written.
+    """Build the state of one rank from the parts of all ranks.
 
     Args:
-        parts: What ``Pruner.state_dict()`` gave on each rank, in any order.
-        shard: Which samples the rank holds that goes on.
-        sharding: How its pruner draws.
+        parts: ``Pruner.state_dict()`` of every rank, in any order.
+        shard: The samples that the restored rank holds.
+        sharding: "exact" or "stratified", as in its pruner.
     """
     parts = _checked(parts, shard, sharding)
     first = parts[0]
@@ -171,7 +171,7 @@ def resharded(parts: Sequence[Part], shard: Shard, sharding: str) -> dict[str, A
 
 
 def _checked(parts: Sequence[Part], shard: Shard, sharding: str) -> list[Part]:
-    """The parts in order of rank, or an error that says what is wrong with them."""
+    """Return the parts in order of rank; raise if they do not fit."""
     for part in parts:
         if "shard" not in part["timeline"]:
             raise StateError(
@@ -219,7 +219,7 @@ def _shard_of(part: Part) -> Shard:
 
 
 def _table(parts: Sequence[Part], shard: Shard) -> dict[str, Any]:
-    """The rows of the rank's samples, and what other ranks have learnt about them."""
+    """Rows of the rank's samples, and what other ranks have learned about them."""
     learnt = [part["table"]["learnt"] for part in parts]
     heard = {name: torch.cat([rows[name] for rows in learnt]) for name in ("index", "score", "usage")}
     here = (heard["index"] >= shard.start) & (heard["index"] < shard.stop)
@@ -242,7 +242,7 @@ def _no_guests() -> dict[str, torch.Tensor]:
 
 
 def _rows(parts: Sequence[Part], name: str, shard: Shard) -> torch.Tensor:
-    """One column for the rank's samples; without a copy where they are all in one part."""
+    """One column for the rank's samples; not copied if all are in one part."""
     found = []
     for part in parts:
         there = _shard_of(part)
@@ -259,7 +259,7 @@ def _rows(parts: Sequence[Part], name: str, shard: Shard) -> torch.Tensor:
 
 
 def _epoch(parts: Sequence[Part], shard: Shard) -> dict[str, Any] | None:
-    """The open epoch: as it was for as many ranks; for another number, what is left of it."""
+    """Return the open epoch: unchanged for the same world size, otherwise its remaining samples."""
     epochs = [part["timeline"]["epoch"] for part in parts]
     if any(epoch is None for epoch in epochs):
         return None
@@ -289,15 +289,17 @@ _PATTERN = re.compile(r"pruner-(\d{5})-of-(\d{5})\.pt")
 
 
 def save_parts(pruner: Pruner, folder: str | os.PathLike[str], *, dataset: str = "") -> Path:
-    """Writes this rank's part to a folder, under a temporary name first. Every rank calls it, after the same step.
+    """Save this rank's part of a checkpoint to a folder. Every rank calls it after the same step.
+
+    The file is written under a temporary name first.
 
     Args:
-        pruner: Whose state; one with ``table="sharded"``.
-        folder: Where to, the same for all ranks and one of its own for each checkpoint. Made where it is missing.
-        dataset: A name or version of the data set, to be compared when it is loaded.
+        pruner: A pruner with ``table="sharded"``.
+        folder: Folder of this checkpoint only, the same on all ranks. Created if missing.
+        dataset: Name or version of the data set, compared on load.
 
     Returns:
-        The file of this rank.
+        Path of this rank's file.
     """
     _check_sharded(pruner)
     table = pruner._table
@@ -311,14 +313,14 @@ def save_parts(pruner: Pruner, folder: str | os.PathLike[str], *, dataset: str =
 
 
 def load_parts(pruner: Pruner, folder: str | os.PathLike[str], *, dataset: str = "") -> None:
-    """Puts a pruner back where `save_parts` was called, whatever the number of processes then and now.
+    """Restore a pruner from a folder written by `save_parts`, with the same or another number of processes.
 
-    Raises, and changes nothing, where a part is missing or belongs to something else. Not a collective.
+    Raises, and changes nothing, if a part is missing or does not belong to the checkpoint. Not a collective.
 
     Args:
-        pruner: One with ``table="sharded"``, for the same data set and policy.
-        folder: Where the parts are. All ranks must be able to read all of them.
-        dataset: What `save_parts` was given.
+        pruner: A pruner with ``table="sharded"``, for the same data set and policy.
+        folder: Folder with the parts. Every rank must be able to read all of them.
+        dataset: The `dataset` given to `save_parts`.
     """
     _check_sharded(pruner)
     parts = []
@@ -336,7 +338,7 @@ def load_parts(pruner: Pruner, folder: str | os.PathLike[str], *, dataset: str =
 
 
 def _paths(folder: Path) -> list[Path]:
-    """The files of all ranks, or an error that names the missing ones."""
+    """Paths of the parts of all ranks; raise if any is missing."""
     found = {match.groups(): path for path in folder.glob("*.pt") if (match := _PATTERN.fullmatch(path.name))}
     if not found:
         raise StateError(f"there are no parts of a checkpoint in {os.fspath(folder)!r}.")

@@ -16,26 +16,26 @@ __all__ = ["Collectives", "Exchange", "ProcessGroupExchange", "find_exchange"]
 
 @runtime_checkable
 class Exchange(Protocol):
-    """A group of processes, seen from one of them.
+    """A process group as one rank sees it.
 
     Attributes:
-        rank: Which one this is, from 0.
-        world: How many there are.
+        rank: This process, from 0.
+        world: Number of processes.
     """
 
     rank: int
     world: int
 
     def gather_all(self, values: torch.Tensor) -> list[torch.Tensor]:
-        """What every rank handed in, in order of rank. A collective; all tensors have the same length."""
+        """Gather `values` of every rank, in order of rank. A collective; all tensors have the same length."""
         ...
 
 
 class ProcessGroupExchange:
-    """An exchange over torch.distributed.
+    """Exchange over ``torch.distributed``.
 
     Args:
-        group: A process group, or None for all processes.
+        group: A process group, or None for the default group.
     """
 
     def __init__(self, group: Any = None) -> None:
@@ -45,20 +45,20 @@ class ProcessGroupExchange:
         self._device = _device_of(str(dist.get_backend(group)))
 
     def gather_all(self, values: torch.Tensor) -> list[torch.Tensor]:
-        """What every rank handed in, in order of rank, on the CPU."""
+        """Gather `values` of every rank, in order of rank, on the CPU."""
         values = values.to(self._device)
         parts = [torch.empty_like(values) for _ in range(self.world)]
         dist.all_gather(parts, values, group=self._group)
         return [part.cpu() for part in parts]
 
     def sum_all(self, values: torch.Tensor) -> torch.Tensor:
-        """The sum of what every rank handed in, on the CPU."""
+        """Sum `values` over all ranks, on the CPU."""
         total = values.to(self._device, copy=True)
         dist.all_reduce(total, group=self._group)
         return total.cpu()
 
     def swap_all(self, parts: list[torch.Tensor], sizes: list[int]) -> list[torch.Tensor]:
-        """Hands a part to each rank and gives back what each has for this one, `sizes` long, on the CPU."""
+        """Send one part to each rank; return what each rank sends to this one, of lengths `sizes`, on the CPU."""
         given = torch.cat(parts).to(self._device)
         received = torch.empty(sum(sizes), dtype=given.dtype, device=self._device)
         dist.all_to_all_single(received, given, sizes, [len(part) for part in parts], group=self._group)
@@ -66,7 +66,7 @@ class ProcessGroupExchange:
 
 
 def find_exchange(process_group: Any) -> Exchange | None:
-    """The group that is in use at this moment; None where there is none or it has one process."""
+    """Return the process group in use; None without a group or if it has one process."""
     if isinstance(process_group, Exchange):
         return process_group if process_group.world > 1 else None
     if not (dist.is_available() and dist.is_initialized()):
@@ -80,7 +80,7 @@ def find_exchange(process_group: Any) -> Exchange | None:
 
 
 def _device_of(backend: str) -> torch.device:
-    """Where a backend wants its tensors: on the CPU wherever that is possible, since the draw happens there."""
+    """Device on which a backend wants its tensors: the CPU if possible, because the draw runs there."""
     on_device = {"nccl": "cuda", "xccl": "xpu", "hccl": "npu"}
     if "gloo" in backend or "mpi" in backend:
         return torch.device("cpu")
@@ -94,15 +94,15 @@ _Result = TypeVar("_Result")
 
 
 class Collectives:
-    """The way to the other ranks; without any it gives back what it is given.
+    """Collectives between ranks; with one process they return their input.
 
     Args:
-        exchange: The group; None for one process.
-        epoch: What is going on, for messages.
+        exchange: The process group; None for one process.
+        epoch: The current epoch, for messages.
 
     Attributes:
-        sent: Bytes handed in so far.
-        received: Bytes that came back.
+        sent: Bytes sent so far.
+        received: Bytes received so far.
     """
 
     def __init__(self, exchange: Exchange | None = None, epoch: int = 0) -> None:
@@ -113,7 +113,7 @@ class Collectives:
         self._epoch = epoch
 
     def sum(self, values: np.ndarray) -> np.ndarray:
-        """The sums over all ranks of equally long int64 arrays."""
+        """Sum int64 arrays of equal length over all ranks."""
         exchange = self._exchange
         if exchange is None:
             return values
@@ -127,7 +127,7 @@ class Collectives:
         return summed
 
     def gather(self, values: np.ndarray) -> np.ndarray:
-        """What every rank handed in, a row each; equally long int64 arrays."""
+        """Gather int64 arrays of equal length, one row per rank."""
         exchange = self._exchange
         if exchange is None:
             return values[None]
@@ -136,11 +136,11 @@ class Collectives:
         return np.stack([part.numpy() for part in parts])
 
     def swap(self, parts: Sequence[np.ndarray], sizes: Sequence[int]) -> list[np.ndarray]:
-        """Sends bytes to each rank and gives back what each has sent here.
+        """Send bytes to each rank and return the bytes that each rank sends here.
 
         Args:
-            parts: uint8, one for each rank.
-            sizes: How many bytes each rank sends here.
+            parts: uint8 arrays, one per rank.
+            sizes: Number of bytes that each rank sends here.
         """
         exchange = self._exchange
         if exchange is None:
@@ -166,7 +166,7 @@ class Collectives:
 
 
 def _swap_by_gathering(exchange: Exchange) -> Callable[[list[torch.Tensor], list[int]], list[torch.Tensor]]:
-    """A swap for groups that can only gather: everybody gets everything, filled up, and cuts out what is theirs."""
+    """Swap for groups that can only gather: every rank gets all padded data and slices out its own part."""
 
     def swap(parts: list[torch.Tensor], sizes: list[int]) -> list[torch.Tensor]:
         lengths = torch.tensor([len(part) for part in parts])

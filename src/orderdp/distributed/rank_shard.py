@@ -1,4 +1,4 @@
-"""RankShard: which samples of an epoch a rank takes."""
+"""RankShard: which samples of an epoch a rank trains on."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ __all__ = ["RankShard"]
 
 @dataclass(frozen=True)
 class RankShard:
-    """Rank r of w takes positions r, r + w, r + 2w, ... counted from where the epoch stands.
+    """Shard of a rank: rank r of w gets positions r, r + w, r + 2w, ... counted from the current position.
 
-    Positions stay those of the whole epoch. A step of all ranks with batches of B moves it by B * w, so what has
-    been consumed is always its first part, whatever the number of ranks, and another number can go on from there.
+    Positions are those of the whole epoch. One step of all ranks with batches of B advances the epoch by B * w, so the
+    consumed part is always a prefix, and another number of ranks can resume from it.
 
-    All ranks get equally many samples, because one that had a batch more would wait for ever for the gradients of
-    the others. So at most w - 1 samples at the end of the (shuffled) epoch are left out; or, with `pad`, as many of
-    its first ones are repeated.
+    All ranks get the same number of samples, because a rank with one more batch would wait forever for the gradients of
+    the others. So at most w - 1 samples at the end of the (shuffled) epoch are left out or, with `pad`, up to w - 1 of
+    its first samples are repeated.
 
     >>> from orderdp._epochs import FixedEpoch
     >>> epoch = FixedEpoch(np.array([10, 11, 12, 13, 14, 15, 16]))
@@ -34,8 +34,8 @@ class RankShard:
     [[14, 16], [15, 10]]
 
     Attributes:
-        rank: Whose share.
-        world: How many shares there are.
+        rank: The rank.
+        world: Number of ranks.
         pad: Whether to repeat samples instead of leaving some out.
     """
 
@@ -44,11 +44,11 @@ class RankShard:
     pad: bool = False
 
     def size(self, samples: int) -> int:
-        """How many of so many samples each rank gets."""
+        """Number of samples that each rank gets of `samples`."""
         return -(-samples // self.world) if self.pad else samples // self.world
 
     def batch(self, epoch: Order, position: int, batch_size: int) -> list[int]:
-        """This rank's part of the step that starts at `position`."""
+        """Return this rank's part of the step that starts at `position`."""
         step = epoch.samples(position, position + batch_size * self.world)
         spare = len(step) % self.world
         if spare and self.pad:
@@ -60,7 +60,7 @@ class RankShard:
         return mine
 
     def end(self, epoch: Order, start: int, batch_size: int, drop_last: bool) -> int:
-        """The position at which this rank's batches from `start` on end; beyond the epoch's length where it pads."""
+        """Position at which this rank's batches from `start` on end; beyond the epoch's length if it pads."""
         left = epoch.end(start, batch_size * self.world, drop_last=False) - start
         each = self.size(max(0, left))
         if drop_last:

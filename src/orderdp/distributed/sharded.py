@@ -36,21 +36,21 @@ if TYPE_CHECKING:
 __all__ = ["ShardedContext", "ShardedEpochManager", "ShardedSynchronizer", "build_sharded"]
 
 
-# A score and a count.
+# Bytes per row: a score and a count.
 _ROW = 5
 
 
 class ShardedSynchronizer(Synchronizer):
-    """The meetings of one rank with the others.
+    """Synchronize one rank of a sharded table with the others.
 
     Args:
-        table: This rank's part of the table.
-        setup: What must be the same everywhere.
-        kept: How many samples all ranks have trained on until now.
-        fingerprint: Which checkpoint the part came out of; 0 for none.
+        table: This rank's table.
+        setup: Settings that must be equal on all ranks.
+        kept: Samples that all ranks have trained on so far.
+        fingerprint: Digest of the checkpoint that the table came from; 0 for none.
 
     Attributes:
-        returned_bytes: Bytes of losses of guests that this rank has sent or got at its last meeting.
+        returned_bytes: Bytes of losses of remote samples that this rank sent or received at the last sync.
     """
 
     def __init__(self, table: ShardedTable, setup: SharedConfig, kept: int, fingerprint: int) -> None:
@@ -60,11 +60,11 @@ class ShardedSynchronizer(Synchronizer):
 
     @property
     def counters(self) -> tuple[int, int, int]:
-        """What was counted when all ranks last met."""
+        """Counts at the last sync."""
         return self._ledger.counters
 
     def unsynced(self, fed: int) -> None:
-        """A part says itself what it knows about samples that others hold."""
+        """None: the table's own state has the unsynced rows of remote samples."""
 
     def _settle(self, headers: Sequence[SyncMessage], changes: Changes, epoch: int) -> None:
         parts: list[Changes] = []
@@ -78,11 +78,11 @@ class ShardedSynchronizer(Synchronizer):
         self._kept += sum(heard.fed for heard in headers)
 
     def _returned(self, changes: Changes, wires: Collectives) -> Changes:
-        """Sends what was learnt about guests home; gives what others send here."""
+        """Send the rows of remote samples to their owners; return the rows that other ranks send here."""
         owners = np.searchsorted(np.array(self._shard.starts()), changes.index, side="right") - 1
         counts = np.bincount(owners, minlength=wires.world)
         data = pack(changes.index, changes.columns["score"], changes.columns["usage"]).reshape(-1, 8 + _ROW)
-        # Guests are in ascending order, so those of each owner lie together.
+        # Remote samples are in ascending order, so those of each owner are adjacent.
         parts = [part.reshape(-1) for part in np.split(data, np.cumsum(counts)[:-1])]
         told = wires.swap(list(counts.astype(np.int64).view(np.uint8).reshape(-1, 8)), [8] * wires.world)
         to_here = [int(count.view(np.int64)[0]) for count in told]
@@ -93,16 +93,16 @@ class ShardedSynchronizer(Synchronizer):
 
 
 class ShardedContext(DistributedContext):
-    """The processes that hold a part each.
+    """Distributed context of ranks that hold one shard of the table each.
 
     Args:
-        policy: Who draws.
-        table: This rank's part.
-        sharding: How they draw together.
-        epochs: How many are planned, or None.
-        labels: One class for each sample, or None.
-        strict: Whether losses that are not finite are an error.
-        options: How they work together.
+        policy: The policy.
+        table: This rank's table.
+        sharding: "exact" or "stratified".
+        epochs: Planned epochs, or None.
+        labels: One class per sample, or None.
+        strict: Whether a non-finite loss is an error.
+        options: Distributed options.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class ShardedContext(DistributedContext):
         self.drew(0, 0, 0)
 
     def exchange(self) -> Exchange | None:
-        """The way to the other processes; None where there are none."""
+        """Return the exchange with the other ranks; None for one process."""
         exchange = super().exchange()
         here = (0, 1) if exchange is None else (exchange.rank, exchange.world)
         shard = self._part.shard
@@ -136,61 +136,61 @@ class ShardedContext(DistributedContext):
         return exchange
 
     def share(self) -> RankShard | None:
-        """What this process takes of an epoch; None for all of it."""
+        """This rank's shard of an epoch; None for all of it."""
         shard = self._part.shard
         return None if self.exchange() is None else OwnShard(shard.rank, shard.world, self._options.pad)
 
     def each(self, samples: int) -> int:
-        """How many samples each process trains on, of so many."""
+        """Number of samples, of `samples`, that each rank trains on."""
         world = self._part.shard.world
         return -(-samples // world) if self._options.pad else samples // world
 
     def targets(self, samples: int) -> np.ndarray:
-        """How many different samples each process must have at least, of so many."""
+        """Minimum number of distinct samples, of `samples`, per rank."""
         world = self._part.shard.world
         if not self._options.pad:
             return np.full(world, samples // world)
-        return np.array([shard_size(samples, rank, world) for rank in range(world)])  # then each repeats one at most
+        return np.array([shard_size(samples, rank, world) for rank in range(world)])  # a rank repeats at most one
 
     def _new_meeting(self, kept: int) -> ShardedSynchronizer:
         return ShardedSynchronizer(self._part, SharedConfig(*self._setup), kept, self._fingerprint)
 
     def restored_from(self, fingerprint: int, kept: int) -> None:
-        """The part was loaded out of the checkpoint with this fingerprint."""
+        """Note that the table was loaded from the checkpoint with this digest."""
         self._meeting, self._fingerprint, self.tally = None, fingerprint, SyncCounters()
         self.meeting(kept)
 
     def unsynced(self) -> dict[str, Any] | None:
-        """A part says itself what it knows about samples that others hold."""
+        """None: the table's own state has the unsynced rows of remote samples."""
         return None
 
     def drew(self, selecting: int, picks: int, moving: int) -> None:
-        """Notes what a draw took: bytes for the selection, guests that came, bytes for dealing out."""
+        """Store the costs of a draw: bytes to select, remote samples received, bytes to rebalance."""
         self.drawn = {"selection_bytes": selecting, "moved_picks": picks, "moved_bytes": moving}
         if self._meeting is not None:
             self._meeting.exchanged_bytes += selecting + moving
 
     @property
     def counters(self) -> tuple[int, int, int]:
-        """What was counted when all ranks last met."""
+        """Counts at the last sync."""
         return self._meeting.counters if isinstance(self._meeting, ShardedSynchronizer) else (0, 0, 0)
 
     @property
     def traffic(self) -> dict[str, float]:
-        """What came in, and what moved."""
+        """Bytes received and samples moved."""
         returned = self._meeting.returned_bytes if isinstance(self._meeting, ShardedSynchronizer) else 0
         return {**super().traffic, **self.drawn, "returned_bytes": returned}
 
 
 class ShardedEpochManager(EpochManager):
-    """The epochs of one training, as far as one rank goes through them.
+    """Epoch manager of one rank with a sharded table.
 
     Args:
-        policy: Who draws them.
-        table: This rank's part of what it draws by.
-        team: The other ranks.
-        sharding: How they draw together.
-        **options: What any timeline takes.
+        policy: The policy.
+        table: This rank's table.
+        team: Distributed context.
+        sharding: "exact" or "stratified".
+        **options: Passed to `EpochManager`.
     """
 
     def __init__(
@@ -200,19 +200,19 @@ class ShardedEpochManager(EpochManager):
         self._part = table
         self._group = team
         self._sharding: Sharding = sharding
-        self._undealt: PendingEpoch | None = None  # what is left of an epoch that other ranks have begun
-        self._common = 0  # a digest of what all ranks know about the draw
+        self._undealt: PendingEpoch | None = None  # the rest of an epoch that another number of ranks has begun
+        self._common = 0  # digest of what all ranks know about the draw
 
-    # -- going through an epoch ----------------------------------------------------------------------------------
+    # -- iteration -----------------------------------------------------------------------------------------------
 
     def open(self, view: SamplerView) -> OpenEpoch:
-        """The epoch that is served to somebody who starts going through the data now, and from where."""
+        """Open an epoch for a new iterator; return its order and its start and end offsets."""
         if self._epoch is None:
-            self._epoch = self._undealt  # an attempt to deal it out may have failed
+            self._epoch = self._undealt  # an attempt to rebalance it may have failed
         return super().open(view)
 
     def rewind(self) -> None:
-        """Serves the open epoch from its start until it is over; what has been trained on stays counted."""
+        """Serve the open epoch from its start until it is over; trained samples stay counted."""
         if getattr(self._epoch, "base", 0):
             raise StateError(
                 "rewind() needs as many processes as the checkpoint was written by: what was trained on before is not "
@@ -221,7 +221,7 @@ class ShardedEpochManager(EpochManager):
         super().rewind()
 
     def _ends_at(self, end: int) -> bool:
-        # A rank that is dealt nothing of what is left has nothing to fill up with either.
+        # A rank that gets none of the remaining samples has none to pad with either.
         too_few = self._undealt is not None and self._undealt.left < self._part.shard.world
         return too_few or super()._ends_at(end)
 
@@ -233,17 +233,17 @@ class ShardedEpochManager(EpochManager):
         self._arrange(view)
         return self._common
 
-    # -- what an epoch holds -------------------------------------------------------------------------------------
+    # -- selection -----------------------------------------------------------------------------------------------
 
     def select(self) -> Selection:
-        """Nobody has all of it."""
+        """Not available: no rank has the whole selection."""
         raise ConfigError(
             'filter needs the whole selection, and with table="sharded" each process has its own part. Use '
             "pruner.loader(...), pruner.sampler or pruner.batch_sampler(...)."
         )
 
     def preview(self) -> Selection:
-        """Nobody has all of it, and a look must not make ranks wait for each other."""
+        """Not available: no rank has the whole selection, and a preview must not block the other ranks."""
         raise ConfigError(
             'preview() shows a whole selection, and with table="sharded" each process has its own part. Use '
             'table="replicated" to look at it.'
@@ -254,7 +254,7 @@ class ShardedEpochManager(EpochManager):
         return True
 
     def drawn_order(self, arrangement: Hashable) -> Order:
-        """This rank's part of the current epoch, drawn and dealt out. A collective where there are others."""
+        """Draw and rebalance this rank's part of the current epoch. A collective with several ranks."""
         wires = Collectives(self._group.exchange(), self.clock.epoch)
         context, shard = self.context(self.clock.epoch), self._part.shard
         rng = order_streams(context, shard)
@@ -273,11 +273,11 @@ class ShardedEpochManager(EpochManager):
 
     @property
     def _gathers(self) -> bool:
-        """Whether ranks must be asked how many picks they have."""
+        """Whether the number of selected samples per rank must be gathered."""
         return self._sharding == "exact" or self._undealt is not None
 
     def _picks(self, context: Context, wires: Collectives) -> tuple[BitSet, int]:
-        """What is selected of this rank's samples, and at which position that begins."""
+        """Selected samples of this rank's shard, and the position at which they begin."""
         if self._undealt is not None:
             return self._undealt.own.copy(), self._undealt.base
         self.selector.prepare(context.epoch)
@@ -285,7 +285,7 @@ class ShardedEpochManager(EpochManager):
         return select_shard(self._policy, self._part.shard, scores, context, wires, self._sharding), 0
 
     def _counts(self, picks: BitSet, context: Context, wires: Collectives) -> np.ndarray:
-        """How many picks each rank has."""
+        """Number of selected samples per rank."""
         q = self._policy.size(context.n, context)
         if self._gathers or q is None:
             return wires.gather(np.array([len(picks)]))[:, 0]
@@ -294,7 +294,7 @@ class ShardedEpochManager(EpochManager):
     # -- checkpoints ---------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Tensors and plain values: this rank's part of the timeline."""
+        """Return tensors and plain values: this rank's part of the epoch manager."""
         shard, epoch = self._part.shard, self._epoch
         assert epoch is None or isinstance(epoch, ShardedOrder | PendingEpoch)
         return {
@@ -312,12 +312,12 @@ class ShardedEpochManager(EpochManager):
         }
 
     def whole(self, state: Any) -> Mapping[str, Any]:
-        """This rank's state, out of the parts that any number of ranks have written."""
+        """Build this rank's state from the parts that any number of ranks have written."""
         parts = state if isinstance(state, list | tuple) else [state]
         return resharded(parts, self._part.shard, self._sharding)
 
     def restorer(self, state: Mapping[str, Any]) -> Callable[[], None]:
-        """Reads and checks `state` and returns what puts it in place, so that nothing is half restored."""
+        """Read and check `state`; return a function that applies it, so that nothing is half restored."""
         clock, seed, nonfinite = (
             TrainingProgress.from_state(state["clock"]),
             int(state["seed"]),
@@ -363,17 +363,17 @@ def build_sharded(
     raise_on_nan: bool,
     options: DistributedOptions,
 ) -> tuple[ShardedTable, ShardedEpochManager]:
-    """This rank's table and timeline.
+    """Build this rank's table and epoch manager.
 
     Args:
-        policy: Who draws.
+        policy: The policy.
         n: Samples in the whole data set.
         sharding: "exact" or "stratified".
-        seed: The training's seed.
-        epochs: How many are planned, or None.
-        labels: One class for each sample, or None.
-        raise_on_nan: Whether losses that are not finite are an error.
-        options: How it works together with other processes.
+        seed: Seed of the training.
+        epochs: Planned epochs, or None.
+        labels: One class per sample, or None.
+        raise_on_nan: Whether a non-finite loss is an error.
+        options: Distributed options.
     """
     mode: Any = checked_name(sharding, ("exact", "stratified"), "sharding")
     kind: Sharding = mode

@@ -1,4 +1,4 @@
-"""The part of an epoch that a rank visits, and how samples are rebalanced between ranks."""
+"""The part of an epoch that a rank trains on, and rebalancing of samples between ranks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 
-#: Words in a window. Changing it changes the order in which a seed visits samples.
+#: Words per window. Changing it changes the order in which a seed visits samples.
 WINDOW = 1 << 12
 
 
@@ -41,12 +41,12 @@ _PLACES = np.arange(WORD, dtype=np.int64)
 
 
 class TwoLevelOrder:
-    """The samples of `own` and `guests` in a random order, any stretch of which can be asked for.
+    """Random order of `own` and `guests`, of which any range can be read.
 
     Args:
-        own: This rank's samples.
-        guests: Samples that other ranks hold and this one visits too, ascending.
-        rng: The order's streams.
+        own: Selected samples of this rank's shard.
+        guests: Remote samples: held by other ranks and trained on here, ascending.
+        rng: Random streams of the order.
     """
 
     def __init__(self, own: BitSet, guests: np.ndarray, rng: Streams) -> None:
@@ -58,7 +58,7 @@ class TwoLevelOrder:
         mixed = guests.copy()
         rng("guests").shuffle(mixed)
         n_windows = max(1, -(-len(self._words) // WINDOW))
-        # Guests are spread over all windows.
+        # Remote samples are spread over all windows.
         self._guests = np.array_split(mixed, n_windows)
         counts = [self._n_own(window) + len(part) for window, part in enumerate(self._guests)]
         self._ends = np.cumsum(counts)
@@ -68,7 +68,7 @@ class TwoLevelOrder:
         return int(self._ends[-1])
 
     def samples(self, start: int, stop: int) -> np.ndarray:
-        """What lies between two positions."""
+        """Samples between two positions."""
         stop = min(stop, len(self))
         if start >= stop:
             return np.empty(0, dtype=np.int64)
@@ -81,9 +81,9 @@ class TwoLevelOrder:
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def after(self, position: int) -> tuple[BitSet, np.ndarray]:
-        """What has not been visited at `position`: of this rank's samples, and of the guests, ascending."""
+        """Samples not visited at `position`: those of this rank's shard, and the remote ones, ascending."""
         own = self.own.copy()
-        whole = int(np.searchsorted(self._ends, position, side="right"))  # windows that have been visited to their end
+        whole = int(np.searchsorted(self._ends, position, side="right"))  # windows visited to their end
         own.words[self._words[: whole * WINDOW]] = 0
         last = self.samples(int(self._ends[whole - 1]) if whole else 0, position)
         is_guest = np.isin(last, self.guests)
@@ -97,7 +97,7 @@ class TwoLevelOrder:
         return self._words[window * WINDOW : (window + 1) * WINDOW]
 
     def _window(self, window: int) -> np.ndarray:
-        """The samples of a window in the order in which they are visited; that of the last one asked for is kept."""
+        """Samples of a window in visiting order; the last window is cached."""
         if self._opened is None or self._opened[0] != window:
             words = self._words_of(window)
             packed = self.own.words[words].view(np.uint8).reshape(len(words), WORD // 8)
@@ -110,18 +110,18 @@ class TwoLevelOrder:
 
 
 class ShardedOrder:
-    """An epoch in which every rank visits an order of its own, all of them equally many samples.
+    """Epoch in which every rank visits its own order, all with the same number of samples.
 
-    Position ``base + k * world + r`` is the k-th sample of rank r. So what has been visited is a prefix, and a step of
-    all ranks moves the position by what all of them have visited.
+    Position ``base + k * world + r`` is the k-th sample of rank r. So the visited part is always a prefix, and one step
+    of all ranks advances the position by the number of samples that all ranks have visited.
 
     Args:
-        order: What this rank visits.
-        each: How many samples a rank visits, repeating its first ones where it has fewer.
-        total: How many samples all ranks have, without repeats; some of them may not be visited.
-        base: The position at which it starts: what was visited before it was dealt out anew.
-        world: How many ranks there are.
-        arrangement: Who put it in this order; None for one out of a checkpoint.
+        order: The order of this rank.
+        each: Samples that each rank visits; a rank with fewer repeats its first ones.
+        total: Samples of all ranks without repeats; some of them may not be visited.
+        base: Start position: the number of samples visited before the rebalancing.
+        world: Number of ranks.
+        arrangement: The sampler that ordered the epoch; None for an epoch from a checkpoint.
     """
 
     def __init__(
@@ -141,11 +141,11 @@ class ShardedOrder:
         self.arrangement = arrangement
 
     def __len__(self) -> int:
-        """Samples of the whole epoch, of all ranks."""
+        """Samples of the whole epoch, over all ranks."""
         return self.base + self.total
 
     def mine(self, position: int, count: int) -> np.ndarray:
-        """This rank's next `count` samples from a position on."""
+        """Next `count` samples of this rank from a position on."""
         if position < self.base:
             raise StateError(
                 f"this epoch was dealt out anew to {self.world} processes after {self.base} of its samples, so it "
@@ -158,25 +158,25 @@ class ShardedOrder:
         return np.concatenate((there, self.order.samples(0, missing))) if missing > 0 else there
 
     def batch(self, position: int, batch_size: int) -> list[int]:
-        """The batch that starts at `position`."""
+        """Return the batch that starts at `position`."""
         indices: list[int] = self.mine(position, batch_size).tolist()
         return indices
 
     def samples(self, start: int, stop: int) -> np.ndarray:
-        """What this rank visits between two positions."""
+        """Samples that this rank visits between two positions."""
         return self.mine(start, -(-(stop - start) // self.world))
 
     def end(self, start: int, batch_size: int, drop_last: bool) -> int:
-        """The position at which batches from `start` on end."""
+        """Position at which batches from `start` on end."""
         last = self.base + self.each * self.world
         return start + (last - start) // batch_size * batch_size if drop_last else last
 
     def visited(self, position: int) -> int:
-        """How many samples this rank has visited at a position."""
+        """Number of samples that this rank has visited at a position."""
         return (position - self.base) // self.world
 
     def state_dict(self) -> dict[str, Any]:
-        """Tensors and numbers; what is left of it is added by whoever knows the position."""
+        """Return tensors and numbers; the caller, which knows the position, adds the remaining samples."""
         return {
             "kind": "shard",
             "selected": torch.from_numpy(self.order.own.words.view(np.int64)),
@@ -188,12 +188,12 @@ class ShardedOrder:
 
 
 class PendingEpoch:
-    """What is left of an epoch that another number of ranks has begun; it must be dealt out before it is visited.
+    """Rest of an epoch that another number of ranks has begun; it must be rebalanced before it is served.
 
     Args:
-        own: What is left of this rank's samples.
-        left: How many samples are left on all ranks.
-        base: How many have been visited.
+        own: Remaining samples of this rank's shard.
+        left: Remaining samples of all ranks.
+        base: Samples that have been visited.
     """
 
     arrangement: Hashable | None = "not dealt out"
@@ -207,19 +207,19 @@ class PendingEpoch:
         return self.base + self.left
 
     def batch(self, position: int, batch_size: int) -> list[int]:
-        """Nothing yet."""
+        """Empty until the epoch is rebalanced."""
         return []
 
     def samples(self, start: int, stop: int) -> np.ndarray:
-        """Nothing yet."""
+        """Empty until the epoch is rebalanced."""
         return np.empty(0, dtype=np.int64)
 
     def end(self, start: int, batch_size: int, drop_last: bool) -> int:
-        """The position at which batches from `start` on would end."""
+        """Position at which batches from `start` on would end."""
         return start + self.left // batch_size * batch_size if drop_last else len(self)
 
     def state_dict(self) -> dict[str, Any]:
-        """What is left."""
+        """Return the remaining samples as tensors and numbers."""
         return {
             "kind": "undealt",
             "selected": torch.from_numpy(self.own.words.view(np.int64)),
@@ -231,10 +231,10 @@ class PendingEpoch:
 
 @dataclass(frozen=True)
 class OwnShard(RankShard):
-    """The share of a rank that visits an order of its own."""
+    """Shard of a rank that has its own order."""
 
     def batch(self, epoch: Order, position: int, batch_size: int) -> list[int]:
-        """This rank's part of the step that starts at `position`."""
+        """Return this rank's part of the step that starts at `position`."""
         return epoch.batch(position, batch_size)
 
 
@@ -242,7 +242,7 @@ class RemoteSamples(NamedTuple):
     """Samples that another rank holds.
 
     Attributes:
-        samples: Which, int64, ascending.
+        samples: Their indices, int64, ascending.
         scores: Their scores, float32.
     """
 
@@ -251,15 +251,15 @@ class RemoteSamples(NamedTuple):
 
 
 def transfer_plan(counts: np.ndarray, targets: np.ndarray, turn: int = 0) -> np.ndarray:
-    """How many picks each rank (row) gives to each other (column), so that all have as many as they should.
+    """Number of selected samples that each rank (row) sends to each other rank (column) to reach its target.
 
     >>> moves(np.array([5, 1, 3]), np.array([3, 3, 3])).tolist()
     [[0, 2, 0], [0, 0, 0], [0, 0, 0]]
 
     Args:
-        counts: Picks of each rank.
-        targets: How many each should have at least; together no more than there are.
-        turn: From which rank on it is looked for surplus; what does not go round stays with the last.
+        counts: Selected samples per rank.
+        targets: Minimum number per rank; in sum at most the sum of `counts`.
+        turn: The first rank that gives surplus; the last rank keeps the rest.
     """
     table = np.zeros((len(counts), len(counts)), dtype=np.int64)
     surplus, wanted = np.maximum(counts - targets, 0), np.maximum(targets - counts, 0)
@@ -279,14 +279,14 @@ def transfer_plan(counts: np.ndarray, targets: np.ndarray, turn: int = 0) -> np.
 def rebalance(
     picks: BitSet, scores_of: Callable[[np.ndarray], np.ndarray], table: np.ndarray, rng: Streams, wires: Collectives
 ) -> tuple[BitSet, RemoteSamples]:
-    """What this rank keeps of its picks, and the guests it gets. A collective where anything moves.
+    """Return the selected samples that stay on this rank, and the remote samples it gets. A collective if any move.
 
     Args:
-        picks: What is selected of this rank's samples. Its memory is used.
-        scores_of: Gives the scores of some of them.
-        table: Who gives how many to whom, as from `moves`.
-        rng: Streams for choosing who goes.
-        wires: The way to the other ranks.
+        picks: Selected samples of this rank's shard. Modified in place.
+        scores_of: Returns the scores of given samples.
+        table: Number of samples per sender and receiver, from `transfer_plan`.
+        rng: Random streams that select the samples to send.
+        wires: Collectives between the ranks.
     """
     if not table.any():
         return picks, RemoteSamples(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float32))
@@ -306,14 +306,14 @@ def rebalance(
 
 
 def pack(index: np.ndarray, *columns: np.ndarray) -> np.ndarray:
-    """Rows as bytes, one after the other: the index and then each column."""
+    """Rows as consecutive bytes: the index, then each column."""
     parts = [index, *columns]
     rows = [np.ascontiguousarray(part).view(np.uint8).reshape(len(index), part.dtype.itemsize) for part in parts]
     return np.concatenate(rows, axis=1).reshape(-1)
 
 
 def unpack(data: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
-    """The indices of packed rows, and the bytes of their columns, `width` a row."""
+    """Indices of packed rows, and the bytes of their columns, `width` per row."""
     rows = data.reshape(-1, 8 + width)
     index = np.ascontiguousarray(rows[:, :8]).view(np.int64).reshape(-1)
     return index, np.ascontiguousarray(rows[:, 8:]).reshape(-1)

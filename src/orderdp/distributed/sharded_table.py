@@ -18,7 +18,7 @@ from orderdp.score_table import SCORE, ScoreTable
 __all__ = ["MOST_USES", "RemoteSampleTable", "ShardedTable"]
 
 
-#: Where counts of how often a sample was trained on stop. In one byte, with room for the repeats of one epoch.
+#: Maximum of the usage count. It fits one byte, with room for the repeats of one epoch.
 MOST_USES = 200
 
 
@@ -26,12 +26,12 @@ _USAGE = Column("usage", initial=0, dtype="uint8", merge="sum")
 
 
 class ShardedTable(ScoreTable):
-    """The rows of one rank's samples, and after them those of guests: samples that another rank holds.
+    """Rows of the samples that a rank holds, followed by rows of remote samples, which another rank holds.
 
-    A row has a score and a count of one byte. The epoch in which a sample was last seen is not kept.
+    A row has a score and a one-byte usage count. The epoch in which a sample was last seen is not stored.
 
     Args:
-        shard: Which samples.
+        shard: The samples that the rank holds.
     """
 
     built_in = (SCORE, _USAGE)
@@ -40,7 +40,7 @@ class ShardedTable(ScoreTable):
         self.shard = shard
         self.guests = np.empty(0, dtype=np.int64)
         self._guests = torch.empty(0, dtype=torch.int64)  # the same, on the table's device
-        # Room for as many guests as chance makes where samples lie in no order; with more of them, columns grow.
+        # Room for the number of remote samples to expect if samples are in no order; columns grow if there are more.
         self._room = 0 if shard.world == 1 else min(shard.n - shard.size, 64 + shard.size // 64)
         self._before = RemoteSamples(self.guests, np.empty(0, dtype=np.float32))
         self._set_up(shard.n, range(shard.start, shard.stop), self._room, ())
@@ -48,23 +48,23 @@ class ShardedTable(ScoreTable):
     # -- reading -------------------------------------------------------------------------------------------------
 
     def scores_between(self, start: int, stop: int) -> np.ndarray:
-        """The scores of this rank's samples from one to another, on the host."""
+        """Scores of this rank's samples from `start` to `stop`, on the host."""
         values: np.ndarray = self._columns["score"][start - self.first : stop - self.first].cpu().numpy()
         return values
 
     def scores_of(self, indices: np.ndarray) -> np.ndarray:
-        """The scores of some of this rank's samples, on the host."""
+        """Scores of some of this rank's samples, on the host."""
         return super().scores_of(indices - self.first)
 
     def summary(self, epoch: int) -> dict[str, float]:
-        """The share of this rank's samples trained on at least once."""
+        """Fraction of this rank's samples trained on at least once."""
         used = int(torch.count_nonzero(self.column("usage")[: self.size]))
         return {"coverage": used / max(1, self.size)}
 
     # -- writing -------------------------------------------------------------------------------------------------
 
     def _checked(self, index: torch.Tensor) -> torch.Tensor:
-        """The rows of these samples; on the CPU an error, and on a device the last row, for those without."""
+        """Rows of these samples. A sample without a row is an error on the CPU; on a device it gets the last row."""
         index = index.to(self.device, non_blocking=not self._on_host)
         rows = index - self.first
         elsewhere = (rows < 0) | (rows >= self.size)
@@ -98,17 +98,17 @@ class ShardedTable(ScoreTable):
         )
 
     def _stamp(self, rows: torch.Tensor, epoch: int) -> None:
-        """When a sample was seen is not kept."""
+        """The last epoch seen is not stored."""
 
     def widen_counters(self, epoch: int) -> None:
-        """Stops counts before they can overflow."""
+        """Clamp counts before they can overflow."""
         self.flush()
         self._columns["usage"].clamp_(max=MOST_USES)
 
-    # -- guests --------------------------------------------------------------------------------------------------
+    # -- remote samples ------------------------------------------------------------------------------------------
 
     def set_remote_rows(self, guests: RemoteSamples) -> None:
-        """Makes rows for the guests of an epoch, in place of those before."""
+        """Replace the rows of remote samples by those of a new epoch."""
         self.flush()
         self.guests, self._before = guests.samples, guests
         self._guests = torch.from_numpy(guests.samples).to(self.device)
@@ -128,7 +128,7 @@ class ShardedTable(ScoreTable):
         return new
 
     def learnt_of_guests(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Which guests have changed since they were welcomed or last settled; their scores, how often trained on."""
+        """Remote samples changed since the last sync or since they were set; their scores and usage counts."""
         here = slice(self.size, self.size + len(self.guests))
         scores = self.column("score")[here].cpu().numpy()
         uses = self._columns["usage"][here].cpu().numpy()
@@ -136,26 +136,26 @@ class ShardedTable(ScoreTable):
         return self.guests[changed], scores[changed], uses[changed]
 
     def guests_are_settled(self) -> None:
-        """Their owners know."""
+        """Mark remote rows as synced: their owners have them."""
         here = slice(self.size, self.size + len(self.guests))
         self._before = RemoteSamples(self.guests, self._columns["score"][here].cpu().numpy().copy())
         self._columns["usage"][here] = 0
 
     def receive_rows(self, index: np.ndarray, scores: np.ndarray, uses: np.ndarray) -> None:
-        """Takes over what other ranks have learnt about this rank's samples."""
+        """Write what other ranks have learned about this rank's samples."""
         rows = torch.from_numpy(index - self.first).to(self.device)
         self.column("score").index_copy_(0, rows, torch.from_numpy(scores).to(self.device))
         self._columns["usage"].index_add_(0, rows, torch.from_numpy(uses).to(self.device))
 
     def move(self, device: torch.device) -> None:
-        """Moves the table to `device`."""
+        """Move the table to `device`."""
         super().move(device)
         self._guests = self._guests.to(device)
 
     # -- checkpoints ---------------------------------------------------------------------------------------------
 
     def state_dict(self, copy: bool = True) -> dict[str, Any]:
-        """This rank's rows, and those of guests; without a copy where it is written at once."""
+        """Return the rows of this rank and of remote samples; `copy=False` if the state is written at once."""
         self.flush()
         columns = {name: column[: self.size].to("cpu", copy=copy) for name, column in self._columns.items()}
         index, scores, uses = self.learnt_of_guests()
@@ -169,7 +169,7 @@ class ShardedTable(ScoreTable):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Puts back what `resharded` made of the parts of all ranks, in the memory there is."""
+        """Load the state that `resharded` built from the parts of all ranks, in place."""
         self.check_state(state)
         self._unsettled = []
         for name, values in state["columns"].items():
@@ -183,11 +183,11 @@ class ShardedTable(ScoreTable):
 
 
 class RemoteSampleTable(TableCounters):
-    """Nobody knows the table of another, so only what concerns guests can differ from what was agreed on.
+    """Unsynced rows of a sharded table: no rank has the rows of another, so only remote samples can differ.
 
     Args:
-        table: This rank's part.
-        fingerprint: Which checkpoint it came out of; 0 for none.
+        table: This rank's table.
+        fingerprint: Digest of the checkpoint that it came from; 0 for none.
     """
 
     def __init__(self, table: ShardedTable, fingerprint: int) -> None:
@@ -196,29 +196,29 @@ class RemoteSampleTable(TableCounters):
         self._fingerprint = fingerprint
 
     def changes(self) -> Changes:
-        """What other ranks have to receive_rows."""
+        """Rows that the owners of the remote samples have to receive."""
         index, scores, uses = self._table.learnt_of_guests()
         return Changes(index, {"score": scores, "usage": uses})
 
     def agreed(self, name: str) -> np.ndarray:
-        """Nobody has a column of all."""
+        """Not available: no rank has a whole column."""
         raise NotImplementedError
 
     def before(self, index: np.ndarray) -> dict[str, np.ndarray]:
-        """Nobody has a column of all."""
+        """Not available: no rank has a whole column."""
         raise NotImplementedError
 
     def flush(self, parts: Sequence[Changes], counted: Sequence[Sequence[int]]) -> None:
-        """Takes over what other ranks have learnt about this rank's samples, and what all have counted."""
+        """Write what other ranks have learned about this rank's samples, and add up the counts of all ranks."""
         for part in parts:
             self._table.receive_rows(part.index, part.columns["score"], part.columns["usage"])
         self._table.guests_are_settled()
         self._add_up(counted)
 
     def fingerprint(self) -> int:
-        """Which checkpoint this part came out of, until that has been compared; then 0."""
+        """Digest of the checkpoint until it has been compared, then 0."""
         return self._fingerprint
 
     def compared(self) -> None:
-        """All ranks came out of the same."""
+        """Note that all ranks have loaded the same checkpoint."""
         self._fingerprint = 0

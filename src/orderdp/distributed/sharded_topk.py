@@ -1,7 +1,7 @@
-"""Selection from a sharded table: the k largest scores of all ranks, by summing small histograms of their bits.
+"""Selection from a sharded table: the k largest scores of all ranks, found by summing small histograms of their bits.
 
-Rank rules, uniform draws and rules that skip what is learned select, sample for sample, what one process with all
-scores would.
+Rank rules, uniform draws and rules that skip learned samples select exactly the samples that one process with all
+scores would select.
 """
 
 from __future__ import annotations
@@ -48,20 +48,20 @@ __all__ = [
 ]
 
 
-#: Bits looked at in a pass.
+#: Bits per pass.
 DIGIT = 12
 
 
-#: Counts, for the numbers that begin with `prefix`, the values of the `width` bits that follow, above `shift` more.
+#: For the numbers that begin with `prefix`: counts of the values of the next `width` bits, which `shift` bits follow.
 Histogram = Callable[[int, int, int], np.ndarray]
 
 
 class Limit(NamedTuple):
-    """Which numbers are among the k smallest.
+    """Threshold of the k smallest numbers.
 
     Attributes:
-        below: All that are smaller than this are.
-        missing: So many of those that are equal to it are, and not all; 0 for none.
+        below: All smaller numbers are among the k smallest.
+        missing: How many of the numbers equal to `below` are; 0 for none, never all of them.
     """
 
     below: int
@@ -69,13 +69,13 @@ class Limit(NamedTuple):
 
 
 def smallest(k: int, bits: int, histogram: Histogram, summed: Callable[[np.ndarray], np.ndarray]) -> Limit:
-    """Where the `k` smallest of all numbers of `bits` bits end. At least `k` of them must exist.
+    """Find the threshold of the `k` smallest of all numbers of `bits` bits. At least `k` numbers must exist.
 
     Args:
         k: How many.
-        bits: How wide the numbers are.
+        bits: Width of the numbers.
         histogram: Counts this rank's numbers.
-        summed: Adds up the counts of all ranks.
+        summed: Sums counts over all ranks.
     """
     if k == 0:
         return Limit(0, 0)
@@ -88,13 +88,13 @@ def smallest(k: int, bits: int, histogram: Histogram, summed: Callable[[np.ndarr
         digit = int(np.searchsorted(up_to, missing))
         missing -= int(up_to[digit] - counts[digit])
         prefix = prefix << width | digit
-        if missing == counts[digit]:  # all of this bucket: no need to look into it
+        if missing == counts[digit]:  # the whole bucket belongs: no need to split it
             return Limit(prefix + 1 << shift, 0)
     return Limit(prefix, missing)
 
 
 def digit_counts(numbers: np.ndarray, prefix: int, shift: int, width: int) -> np.ndarray:
-    """The histogram of some unsigned numbers.
+    """Histogram of unsigned numbers.
 
     >>> digit_counts(np.array([0b0110, 0b0111, 0b1000], dtype=np.uint32), prefix=0b01, shift=1, width=1).tolist()
     [0, 2]
@@ -109,11 +109,11 @@ def digit_counts(numbers: np.ndarray, prefix: int, shift: int, width: int) -> np
 KEY_BITS = 32
 
 
-#: The key of samples nobody has seen (+inf): before those of all others.
+#: Key of samples that have not been seen (score +inf): smaller than the key of any other score.
 UNSEEN = 0x007FFFFF
 
 
-#: After the keys of all scores; no score has it.
+#: Larger than the key of any score.
 OUTSIDE = 0xFFFFFFFF
 
 
@@ -121,13 +121,13 @@ _MAGNITUDE = np.uint32(0x7FFFFFFF)
 
 
 def keys_of(scores: np.ndarray) -> np.ndarray:
-    """A uint32 for each float32: the larger the score, the smaller the key; equal for equal scores. No NaN.
+    """One uint32 per float32: the larger the score, the smaller the key; equal for equal scores. No NaN.
 
     >>> keys = keys_of(np.array([np.inf, 2.0, 0.0, -0.0, -1.0], dtype=np.float32))
     >>> (np.diff(keys.astype(np.int64)) > 0).tolist(), int(keys[0]) == UNSEEN
     ([True, True, False, True], True)
     """
-    bits = (scores + np.float32(0)).view(np.uint32)  # makes -0.0, which equals 0.0, the same bits
+    bits = (scores + np.float32(0)).view(np.uint32)  # -0.0 equals 0.0 and must get the same bits
     flipped: np.ndarray = (bits.view(np.int32) >> 31).view(np.uint32)  # all ones for negative scores, else 0
     np.invert(flipped, out=flipped)
     flipped &= _MAGNITUDE
@@ -136,11 +136,11 @@ def keys_of(scores: np.ndarray) -> np.ndarray:
 
 
 def turned(scores: np.ndarray) -> np.ndarray:
-    """Scores by which the smallest come first; unseen samples stay before all others."""
+    """Negate scores so that the smallest come first; unseen samples stay first."""
     return np.where(np.isposinf(scores), scores, -scores)
 
 
-#: Reads the scores from one sample to another, float32.
+#: Reads the scores of a range of samples, float32.
 Scores = Callable[[int, int], np.ndarray]
 
 
@@ -149,11 +149,11 @@ _HASH_BITS = 64
 
 @dataclass(frozen=True)
 class TopKThreshold:
-    """Who is taken: keys below a limit, and of those equal to it the ones with the smallest hashes.
+    """Threshold of a top-k: keys below a limit, and those equal to it with the smallest hashes.
 
     Attributes:
-        below: Keys smaller than this are taken.
-        hashes_below: Where the key is equal, hashes smaller than this are.
+        below: Smaller keys are selected.
+        hashes_below: An equal key is selected if its hash is smaller than this.
     """
 
     below: int
@@ -161,14 +161,14 @@ class TopKThreshold:
 
 
 class DistributedTopK:
-    """The candidates that this rank holds, and how to choose among all.
+    """Top-k over the candidates of all ranks.
 
     Args:
-        candidates: Which they are; what is taken leaves it.
+        candidates: This rank's candidates; selected samples are removed from it.
         scores: Reads their scores.
         tie_key: Key of the hash that orders equal scores.
-        wires: The way to the other ranks.
-        smallest_first: Whether small scores count as large ones.
+        wires: Collectives between the ranks.
+        smallest_first: Whether to select the smallest scores instead.
     """
 
     def __init__(
@@ -181,7 +181,7 @@ class DistributedTopK:
         self._turned = smallest_first
 
     def take(self, count: int, *, seen_only: bool = False) -> BitSet:
-        """Takes the `count` largest out of the candidates of all ranks; gives this rank's part of them."""
+        """Remove the `count` largest from the candidates of all ranks; return this rank's part of them."""
         cut = self._cut(count, seen_only)
         candidates = self.candidates
         taken = BitSet(candidates.start, candidates.stop)
@@ -196,7 +196,7 @@ class DistributedTopK:
         return taken
 
     def count_seen(self) -> int:
-        """How many candidates of all ranks somebody has seen."""
+        """Number of candidates, over all ranks, that have been seen."""
         counted = sum(int(np.count_nonzero(keys < np.uint32(OUTSIDE))) for _, keys in self._pieces(seen_only=True))
         return int(self.wires.sum(np.array([counted]))[0])
 
@@ -227,23 +227,23 @@ class DistributedTopK:
         return counts
 
     def _pieces(self, seen_only: bool) -> Iterator[tuple[int, np.ndarray]]:
-        """Piece by piece, where it starts and the key of each sample; `OUTSIDE` for those that are no candidates."""
+        """Yield the start of each piece and the key of each of its samples; `OUTSIDE` for non-candidates."""
         for start, stop in self.candidates.pieces():
             mask = self.candidates.mask(start, stop)
             scores = self._scores(start, stop)
             keys = keys_of(turned(scores) if self._turned else scores)
             if seen_only:
                 mask &= keys != np.uint32(UNSEEN)
-            # All ones where the mask is not set: several times faster than choosing between two values.
+            # All ones where the mask is not set: several times faster than selecting between two values.
             outside = (mask.view(np.int8) - np.int8(1)).astype(np.int32).view(np.uint32)
             outside |= keys
             yield start, outside
 
 
 def pool_bits(n: int, s: int, rng: draw.Streams, start: int, stop: int) -> BitSet:
-    """Those from `start` to `stop` of the pool that `draw.pool_mask` would mark.
+    """Members from `start` to `stop` of the pool that `draw.pool_mask` would mark.
 
-    Only the blocks that have some of them are drawn.
+    Only the blocks that overlap the range are drawn.
     """
     pool = BitSet(start, stop)
     if stop <= start:
@@ -270,10 +270,10 @@ def _put(pool: BitSet, low: int, high: int, mask: np.ndarray) -> None:
 
 
 def chosen_among(members: BitSet, before: int, total: int, count: int, rng: draw.Streams) -> BitSet:
-    """Those of `members` that are among `count` drawn uniformly from `total`, of which these are a part.
+    """Select the `members` that are among `count` drawn uniformly from `total`, of which they are a part.
 
-    Members are numbered from `before` on, in ascending order; so ranks that know how many the others have make one
-    draw together.
+    Members are numbered from `before` on, in ascending order. So ranks that know each other's counts make one common
+    draw.
     """
     select_shard = pool_bits(total, count, rng, before, before + len(members))
     kept, at = BitSet(members.start, members.stop), before
@@ -289,15 +289,15 @@ def chosen_among(members: BitSet, before: int, total: int, count: int, rng: draw
 def choose(
     rule: RankRule, pool: BitSet, scores: Scores, sizes: tuple[int, int], context: Context, wires: Collectives
 ) -> BitSet:
-    """This rank's part of the `q` that `rule` keeps of the pool of all ranks. Uses the memory of `pool`.
+    """This rank's part of the `q` samples that `rule` keeps of the pool of all ranks. Modifies `pool` in place.
 
     Args:
-        rule: Which positions are kept.
+        rule: The rank rule.
         pool: This rank's part of the pool.
         scores: Reads its scores.
-        sizes: The size of the pool and the number kept, s and q.
+        sizes: Size of the pool and number kept, s and q.
         context: The epoch's context.
-        wires: The way to the other ranks.
+        wires: Collectives between the ranks.
     """
     s, q = sizes
     field = DistributedTopK(pool, scores, tie_key(context), wires, smallest_first=isinstance(rule, Bottom))
@@ -314,7 +314,7 @@ def choose(
 
 
 def _with_some_of_the_rest(field: DistributedTopK, best: BitSet, rest: int, count: int, context: Context) -> BitSet:
-    """The best, and `count` drawn uniformly from the `rest` candidates of all ranks."""
+    """`best`, and `count` drawn uniformly from the `rest` candidates of all ranks."""
     if count >= rest:
         best |= field.candidates
         return best
@@ -331,7 +331,7 @@ _KNOWN = (Top, Bottom, Trimmed, Mixed, Moving)
 
 
 def checked_for_shards(policy: Policy) -> Policy:
-    """The policy, or an error that says why it needs the whole table in one place."""
+    """Return the policy; raise if it needs the whole table in one process."""
     if type(policy) in (Budget, UniformTail):
         checked_for_shards(policy.policy)  # type: ignore[attr-defined]
         return policy
@@ -377,11 +377,11 @@ Sharding = Literal["exact", "stratified"]
 def select_shard(
     policy: Policy, shard: Shard, scores: Scores, context: Context, wires: Collectives, sharding: Sharding
 ) -> BitSet:
-    """This rank's part of what the epoch trains on.
+    """This rank's part of the selection of an epoch.
 
-    Exact: together, all ranks keep what one process with the whole table would. A collective. Stratified: each rank
-    draws its share of the pool from its own samples and keeps its share; nothing is exchanged, but the numbers of
-    samples where they depend on losses.
+    With "exact", all ranks together keep what one process with the whole table would keep. A collective. With
+    "stratified", each rank draws its part of the pool from its own samples and keeps its part of the selection; the
+    ranks exchange nothing but sample counts, and only if these depend on losses.
     """
     if isinstance(policy, Budget):
         chosen = select_shard(policy.policy, shard, scores, context, wires, sharding)
@@ -411,7 +411,7 @@ def _own_context(context: Context, shard: Shard) -> Context:
 def _with_tail(
     policy: UniformTail, shard: Shard, scores: Scores, context: Context, wires: Collectives, sharding: Sharding
 ) -> BitSet:
-    """As the policy inside draws; in the tail as many, drawn uniformly."""
+    """Selection of the inner policy; in the tail a uniform draw of the same size."""
     inner = policy.policy
     if not policy.in_tail(context):
         return select_shard(inner, shard, scores, context, wires, sharding)
@@ -428,7 +428,7 @@ def _with_tail(
 def _without_learned(
     policy: Unlearned | SkipLearned, shard: Shard, scores: Scores, context: Context, wires: Collectives | None
 ) -> BitSet:
-    """Some of the samples not learned and some of the learned ones; of all ranks, or without `wires` of this one."""
+    """Samples not learned plus some learned ones, of all ranks; without `wires`, of this rank only."""
     threshold = _fixed(policy.learned)
     learned, others = BitSet(shard.start, shard.stop), BitSet(shard.start, shard.stop)
     for low, high in learned.pieces():
@@ -449,7 +449,7 @@ def _without_learned(
 
 
 def _fixed(threshold: Threshold) -> float:
-    """A threshold that needs no table."""
+    """Value of a threshold that needs no table."""
     assert isinstance(threshold, Probability | LossBelow)
     return threshold.loss if isinstance(threshold, Probability) else threshold.value
 
@@ -465,11 +465,11 @@ def _some_of(members: BitSet, count: int, context: Context, wires: Collectives, 
 
 
 def _own_pool(shard: Shard, s: int, rng: Streams) -> BitSet:
-    """A pool of `s` of this rank's samples, at their places among all."""
+    """Pool of `s` of this rank's samples, at their positions in the data set."""
     everything = pool_bits(shard.n, shard.n, rng, shard.start, shard.stop)
     return everything if s == shard.size else chosen_among(everything, 0, shard.size, s, rng)
 
 
 def order_streams(context: Context, shard: Shard) -> Streams:
-    """The streams of a rank's visiting order."""
+    """Random streams of a rank's visiting order."""
     return partial(context.rng, "epoch", context.epoch, "order of shard", shard.rank, shard.world)

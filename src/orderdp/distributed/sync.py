@@ -1,7 +1,7 @@
-"""Synchronization of ranks: at most three collectives, in one place, so that no rank is left waiting for another.
+"""Synchronization of ranks. All collectives are in one place, at most three, so that no rank waits for another.
 
-A message of fixed size, from which every rank draws the same conclusions; the rows that have changed; and, after a
-draw, a fingerprint of it. Whatever is wrong is raised by all ranks in the same place.
+The ranks exchange a message of fixed size, from which every rank derives the same result; then the changed rows;
+then, after a draw, its digest. Every error is raised by all ranks at the same point.
 """
 
 from __future__ import annotations
@@ -47,42 +47,42 @@ __all__ = [
 ITER, SYNC = 1, 2
 
 
-# Bytes of the policy's description that travel along, so that an error can show both.
+# Bytes of the policy's description that are sent along, so that an error can show both policies.
 _TEXT = 160
 
 
 @dataclass(frozen=True)
 class SyncMessage:
-    """How a rank was set up, where it stands, and how much it has to tell.
+    """Configuration of a rank, its position in training, and the amount of data it sends.
 
     Attributes:
-        action: What it is doing, `ITER` or `SYNC`.
-        failed: 1 where it cannot go on; the others must not wait for it.
-        seed: Its seed; a digest of it where that is very large.
-        n: Length of its data set.
+        action: `ITER` or `SYNC`.
+        failed: 1 if the rank cannot continue, so that the other ranks do not wait for it.
+        seed: The rank's seed; a digest of it if it is very large.
+        n: Length of the data set.
         epochs: Planned epochs, -1 for none.
-        policy: Digest of its policy and columns.
+        policy: Digest of the policy and the columns.
         labels: Digest of the labels.
-        shard: Whether this library deals out the samples.
-        pad: Whether shares are filled up.
-        strict: Whether losses that are not finite are an error.
-        batch_size: Of whoever goes through the data, 0 where unknown.
-        drop_last: The same.
-        table: Digest of what its table was before anything of this meeting, 0 where that has been agreed on.
-        epoch: Which epoch it would serve.
-        is_open: Whether that one has been drawn.
-        trained: Its position there.
-        arranging: Whether it has to put samples in order.
-        rows: How many rows of its table have changed.
-        fed: Samples whose losses have come back, since the last meeting.
-        nonfinite: Losses that were not finite, since then.
-        outside: Indices that were impossible, since then.
-        writes: Steps written to the table, since then.
-        expected: Samples that the epoch it leaves had for all ranks.
-        got: Samples of its own of that epoch whose losses came back.
-        ran_dry: Whether that epoch was handed out to its end.
-        rewound: Whether it serves the open epoch from its start.
-        policy_text: The policy in words.
+        shard: Whether this library shards the samples.
+        pad: Whether shards are padded.
+        strict: Whether a non-finite loss is an error.
+        batch_size: Batch size of the iterating loader, 0 if unknown.
+        drop_last: ``drop_last`` of the iterating loader.
+        table: Digest of the table before this sync, 0 if it has been compared already.
+        epoch: The epoch that the rank is about to serve.
+        is_open: Whether that epoch has been drawn.
+        trained: The rank's position in it.
+        arranging: Whether the rank has to order samples.
+        rows: Number of changed rows of the rank's table.
+        fed: Samples whose losses came back since the last sync.
+        nonfinite: Non-finite losses since the last sync.
+        outside: Indices out of range since the last sync.
+        writes: Steps written to the table since the last sync.
+        expected: Samples of the epoch that ends, over all ranks.
+        got: Samples of that epoch whose losses came back on this rank.
+        overran: Whether that epoch was served to its end.
+        rewound: Whether the open epoch is served from its start.
+        policy_text: Description of the policy.
     """
 
     action: int
@@ -114,22 +114,22 @@ class SyncMessage:
     policy_text: str
 
     def encode(self) -> torch.Tensor:
-        """As int64, always equally many."""
+        """Encode as an int64 tensor of fixed length."""
         *numbers, text = astuple(self)
         words = text.encode()[:_TEXT].ljust(_TEXT, b"\0")
         return torch.cat((torch.tensor(numbers), torch.frombuffer(bytearray(words), dtype=torch.int64)))
 
     @classmethod
     def decode(cls, values: torch.Tensor) -> SyncMessage:
-        """The header that was encoded."""
+        """Decode the result of `encode`."""
         names = [field.name for field in fields(cls)][:-1]
         text = values[len(names) :].numpy().tobytes().rstrip(b"\0").decode(errors="replace")
         given: dict[str, Any] = dict(zip(names, values[: len(names)].tolist(), strict=True))
         return cls(**given, policy_text=text)
 
 
-# What has to be equal everywhere: what to call it, and what to show of it. The action comes first: while it differs,
-# the rest need not be comparable.
+# What must be equal on all ranks: the field, its title in errors, and the value to show. The action comes first: while
+# it differs, the rest need not be comparable.
 _SHARED: tuple[tuple[str, str, Callable[[SyncMessage], object]], ...] = (
     ("action", "what they do", lambda h: "sync()" if h.action == SYNC else "iter()"),
     ("seed", "seed", lambda h: h.seed),
@@ -148,7 +148,7 @@ _SHARED: tuple[tuple[str, str, Callable[[SyncMessage], object]], ...] = (
 
 
 def differences(headers: Sequence[SyncMessage]) -> str | None:
-    """What the ranks were given differently, in words; None where they agree."""
+    """Describe the settings that differ between ranks; None if all are equal."""
     found = []
     for name, title, show in _SHARED:
         ranks_of: dict[int, list[int]] = {}
@@ -167,7 +167,7 @@ def _named(ranks: list[int]) -> str:
 
 
 def digest(*parts: bytes) -> int:
-    """A fingerprint of 60 bits."""
+    """Return a digest of 60 bits."""
     state = blake2b(digest_size=8)
     for part in parts:
         state.update(part)
@@ -175,7 +175,7 @@ def digest(*parts: bytes) -> int:
 
 
 class RankStatus(NamedTuple):
-    """Where one rank stands when it comes to a meeting; the fields are those of `Header`."""
+    """Position of one rank when it enters a sync; the fields are those of `SyncMessage`."""
 
     epoch: int
     is_open: bool = False
@@ -191,12 +191,12 @@ class RankStatus(NamedTuple):
 
     @classmethod
     def now(cls, clock: TrainingProgress, tally: SyncCounters, is_open: bool) -> RankStatus:
-        """Of a rank that stays where it is.
+        """Status of a rank that calls ``sync()`` within or between epochs.
 
         Args:
-            clock: Where training stands.
-            tally: What the rank has done since ranks met.
-            is_open: Whether somebody goes through the current epoch.
+            clock: Progress of the training.
+            tally: The rank's counts since the last sync.
+            is_open: Whether the current epoch is being iterated.
         """
         return cls(clock.epoch, is_open=is_open, trained=clock.trained, fed=tally.fed)
 
@@ -211,14 +211,14 @@ class RankStatus(NamedTuple):
         *,
         rewound: bool,
     ) -> RankStatus:
-        """Of a rank that is about to go through the data.
+        """Status of a rank that is about to iterate over an epoch.
 
         Args:
-            wanted: The number of the epoch that it wants.
-            view: How it goes through it.
-            epoch: The open epoch, if there is one.
-            clock: Where training stands.
-            tally: What the rank has done since ranks met.
+            wanted: Number of the requested epoch.
+            view: The sampler that iterates.
+            epoch: The open epoch, if any.
+            clock: Progress of the training.
+            tally: The rank's counts since the last sync.
             rewound: Whether the open epoch is served from its start.
         """
         is_open = epoch is not None and wanted == clock.epoch
@@ -239,10 +239,10 @@ class RankStatus(NamedTuple):
 
 
 def check_ranks_in_sync(headers: Sequence[SyncMessage]) -> None:
-    """Raises where ranks stand at places that one training cannot lead to.
+    """Raise if the positions of the ranks cannot belong to one training.
 
-    A rank may be behind by the end of an epoch where a framework deals out the samples: if it got none, or fewer,
-    it has not seen that the epoch is over.
+    A rank may be behind by the end of an epoch if a framework shards the samples: a rank with fewer samples, or none,
+    has not seen that the epoch is over.
     """
     target = max(header.epoch for header in headers)
     ahead = [header for header in headers if header.epoch == target]
@@ -263,17 +263,16 @@ def check_ranks_in_sync(headers: Sequence[SyncMessage]) -> None:
 
 
 def check_sharding(headers: Sequence[SyncMessage]) -> None:
-    """Raises where somebody else has dealt out our shares once more.
+    """Raise if a framework has sharded the rank's shard once more.
 
-    Then every rank has gone through all of its share, and the losses of only a part of it came back, one in as many
-    as there are ranks.
+    Then every rank has iterated over its whole shard, but only one in `world` losses came back.
     """
     world, first = len(headers), headers[0]
     if not first.shard or not all(header.overran for header in headers):
         return
     expected, got = first.expected, sum(header.got for header in headers)
     possible = world * max(1, first.batch_size)
-    # Whoever deals them out may fill up each rank's last batches, so a little more than one in `world` can come back.
+    # A framework may pad the last batches of each rank, so slightly more than one in `world` losses can come back.
     if got and expected - got > possible and got * world <= expected + world * possible:
         raise GroupError(
             f"of the {expected} samples of epoch {first.epoch - 1}, losses came back for {got}; with {world} "
@@ -283,11 +282,11 @@ def check_sharding(headers: Sequence[SyncMessage]) -> None:
 
 
 class TableCounters:
-    """Losses that were not finite, impossible indices and writes.
+    """Counts of non-finite losses, indices out of range, and writes, relative to the last sync.
 
     Args:
         table: The table that counts.
-        as_it_is: Whether what it has counted is the same everywhere (a checkpoint); otherwise nothing is agreed on.
+        as_it_is: Whether its current counts are equal on all ranks (a checkpoint); otherwise the synced counts are 0.
     """
 
     def __init__(self, table: ScoreTable, as_it_is: bool) -> None:
@@ -296,20 +295,20 @@ class TableCounters:
 
     @property
     def counters(self) -> tuple[int, int, int]:
-        """As they were agreed on."""
+        """Counts at the last sync."""
         return self._counters
 
     def counted(self) -> tuple[int, int, int]:
-        """Their growth since then."""
+        """Increments since the last sync."""
         now = self._counting.counters()
         return now[0] - self._counters[0], now[1] - self._counters[1], now[2] - self._counters[2]
 
     def note_counters(self) -> None:
-        """What the table has counted is the same everywhere."""
+        """Store the table's current counts as synced."""
         self._counters = self._counting.counters()
 
     def _add_up(self, counted: Sequence[Sequence[int]]) -> None:
-        """Makes the sum of what all ranks have counted the agreement."""
+        """Add the increments of all ranks to the synced counts."""
         nonfinite, outside, writes = (sum(counts) for counts in zip(self._counters, *counted, strict=True))
         self._counting.set_counters(nonfinite, outside, writes)
         self.note_counters()
@@ -317,11 +316,11 @@ class TableCounters:
 
 @dataclass(frozen=True, eq=False)
 class Changes:
-    """Rows of a table and what is in them.
+    """Changed rows of a table.
 
     Attributes:
-        index: Which rows, int64, each once.
-        columns: The values of every column there, as they travel.
+        index: Row numbers, int64, unique.
+        columns: Values of every column in these rows, in the dtype that is sent.
     """
 
     index: np.ndarray
@@ -331,13 +330,13 @@ class Changes:
         return len(self.index)
 
     def encode(self, rows: int) -> np.ndarray:
-        """As bytes, filled up to so many rows."""
+        """Encode as bytes, padded to `rows` rows."""
         parts = [np.resize(part, rows) if len(part) else np.zeros(rows, part.dtype) for part in self._parts()]
         return np.concatenate([part.view(np.uint8) for part in parts])
 
     @classmethod
     def decode(cls, data: np.ndarray, rows: int, count: int, declared: Mapping[str, Column]) -> Changes:
-        """The first `count` of the rows that were encoded."""
+        """Decode the first `count` of `rows` encoded rows."""
         arrays, start = [], 0
         for dtype in (np.dtype(np.int64), *(wire_dtype(column) for column in declared.values())):
             stop = start + rows * dtype.itemsize
@@ -350,52 +349,52 @@ class Changes:
 
 
 class SyncedRows(Protocol):
-    """What a meeting must know about what was agreed on; `Ledger` says what each does."""
+    """State of the last sync as the synchronizer reads it; see `SyncedTable`."""
 
     @property
     def counters(self) -> tuple[int, int, int]:
-        """What was counted."""
+        """Counts at the last sync."""
         ...
 
     def changes(self) -> Changes:
-        """What the others do not know."""
+        """Rows that the other ranks do not have yet."""
         ...
 
     def agreed(self, name: str) -> np.ndarray:
-        """A column as it was agreed on."""
+        """A column as of the last sync."""
         ...
 
     def before(self, index: np.ndarray) -> dict[str, np.ndarray]:
-        """Rows as they were agreed on."""
+        """Rows as of the last sync."""
         ...
 
     def counted(self) -> tuple[int, int, int]:
-        """What was counted since."""
+        """Increments of the counts since the last sync."""
         ...
 
     def flush(self, parts: Sequence[Changes], counted: Sequence[Sequence[int]]) -> None:
-        """Takes over what others have changed and counted."""
+        """Merge the changes and counts of all ranks."""
         ...
 
     def note_counters(self) -> None:
-        """The counters are the same everywhere."""
+        """Store the current counts as synced."""
         ...
 
     def fingerprint(self) -> int:
-        """What this started from, until that has been compared."""
+        """Digest of the initial table until it has been compared, then 0."""
         ...
 
     def compared(self) -> None:
-        """All started from the same."""
+        """Note that all ranks started from the same table."""
         ...
 
 
 class SyncedTable(TableCounters):
-    """What a table was when all ranks had the same.
+    """Copy of a table as of the last sync, when it was equal on all ranks.
 
     Args:
         table: The table that changes.
-        as_it_is: Whether what it holds now is the same everywhere (a checkpoint); otherwise what it held when new.
+        as_it_is: Whether its current content is equal on all ranks (a checkpoint); otherwise the initial content is.
     """
 
     def __init__(self, table: ScoreTable, as_it_is: bool = False) -> None:
@@ -411,7 +410,7 @@ class SyncedTable(TableCounters):
             }
 
     def changes(self) -> Changes:
-        """The rows that are not what was agreed on."""
+        """Return the rows that differ from the last sync."""
         touched = np.zeros(self._table.n, dtype=np.bool_)
         now = {name: self._now(name) for name in self._table.declared}
         for name, values in now.items():
@@ -420,16 +419,16 @@ class SyncedTable(TableCounters):
         return Changes(index, {name: values[index] for name, values in now.items()})
 
     def agreed(self, name: str) -> np.ndarray:
-        """A copy of the column as it was agreed on."""
+        """Copy of a column as of the last sync."""
         values: np.ndarray = self._base[name].copy()
         return values
 
     def before(self, index: np.ndarray) -> dict[str, np.ndarray]:
-        """What was agreed on for these rows."""
+        """Rows as of the last sync."""
         return {name: values[index] for name, values in self._base.items()}
 
     def flush(self, parts: Sequence[Changes], counted: Sequence[Sequence[int]]) -> None:
-        """Takes over what all ranks have changed, and makes that the agreement."""
+        """Merge the changes of all ranks into the table and store the result as synced."""
         if any(len(part) for part in parts):
             rows = merged(parts, self._base, self._table.declared)
             self._table.put(rows.index, rows.columns)
@@ -438,13 +437,13 @@ class SyncedTable(TableCounters):
         self._add_up(counted)
 
     def fingerprint(self) -> int:
-        """A digest of what is taken to be the same everywhere, until it has been compared; then 0."""
+        """Digest of the content assumed equal on all ranks until it has been compared, then 0."""
         if not self._unchecked:
             return 0
         return digest(*(values.tobytes() for values in self._base.values()))
 
     def compared(self) -> None:
-        """All ranks have said that they started from the same."""
+        """Note that all ranks started from the same table."""
         self._unchecked = False
 
     def _now(self, name: str) -> np.ndarray:
@@ -452,17 +451,17 @@ class SyncedTable(TableCounters):
 
 
 def merged(parts: Sequence[Changes], base: Mapping[str, np.ndarray], declared: Mapping[str, Column]) -> Changes:
-    """One set of changes out of those of all ranks, in order of rank.
+    """Merge the changes of all ranks, in order of rank.
 
-    A row that one rank has changed is taken over as it is. Where several have, increments of columns that add up are
-    added to what was there; of the others, those of the rank that has trained on the sample more often win, and
-    those of the lowest rank among equals.
+    A row that one rank has changed is copied. If several ranks have changed a row, columns with ``merge="sum"`` add
+    the increments to the old value; the other columns come from the rank that has trained on the sample more often, and
+    from the lowest rank on a tie.
     """
     index = np.concatenate([part.index for part in parts])
     columns = {name: np.concatenate([part.columns[name] for part in parts]) for name in declared}
     taken = np.zeros(len(base["usage"]), dtype=np.bool_)
     taken[index] = True
-    if np.count_nonzero(taken) == len(index):  # as it mostly is, and nothing has to be sorted
+    if np.count_nonzero(taken) == len(index):  # the usual case: nothing has to be sorted
         return Changes(index, columns)
     rank = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
     trained = columns["usage"] - base["usage"][index]
@@ -481,7 +480,7 @@ def merged(parts: Sequence[Changes], base: Mapping[str, np.ndarray], declared: M
 
 
 def wire_dtype(column: Column) -> np.dtype:
-    """How a column travels: integers in four bytes, since counts may be widened on one rank before another."""
+    """Dtype in which a column is sent. Integers take four bytes, since ranks may widen counters at different times."""
     dtype = np.dtype(column.dtype)
     if dtype.kind == "f":
         return np.dtype(np.float64 if dtype.itemsize > 4 else np.float32)
@@ -493,21 +492,21 @@ def _wide(values: np.ndarray) -> np.dtype:
 
 
 def _bits(values: np.ndarray) -> np.ndarray:
-    # Compared as bits: a NaN is not equal to itself and would look changed for ever.
+    # Compare bits: a NaN is not equal to itself and would always look changed.
     return values.view(np.int64 if values.dtype.itemsize == 8 else np.int32)
 
 
 @dataclass(frozen=True)
 class SharedConfig:
-    """What every process of a job must be given alike.
+    """Settings that must be equal on all ranks.
 
     Attributes:
-        policy: The policy in words.
-        epochs: How many are planned, or None.
-        labels: One class for each sample, or None.
-        shard: Whether this library deals out the samples.
-        pad: Whether shares are filled up.
-        strict: Whether losses that are not finite are an error.
+        policy: Description of the policy.
+        epochs: Planned epochs, or None.
+        labels: One class per sample, or None.
+        shard: Whether this library shards the samples.
+        pad: Whether shards are padded.
+        strict: Whether a non-finite loss is an error.
     """
 
     policy: str
@@ -519,7 +518,7 @@ class SharedConfig:
 
 
 class SyncResult(NamedTuple):
-    """What all ranks have decided: where they go on; and, if they exchanged, how many samples were trained on."""
+    """Where all ranks continue and, if they exchanged rows, how many samples all have trained on."""
 
     epoch: int
     trained: int
@@ -527,14 +526,14 @@ class SyncResult(NamedTuple):
 
 
 class Synchronizer:
-    """The meetings of one pruner with those of the other ranks.
+    """Synchronize one pruner with those of the other ranks.
 
     Args:
-        table: What is remembered here.
-        setup: What must be the same everywhere.
-        kept: How many samples all ranks have trained on until now.
-        as_it_is: Whether the table came out of a checkpoint, the same for all.
-        ledger: What has been agreed on; by default all of the table.
+        table: The rank's table.
+        setup: Settings that must be equal on all ranks.
+        kept: Samples that all ranks have trained on so far.
+        as_it_is: Whether the table came from a checkpoint that all ranks have loaded.
+        ledger: State of the last sync; by default a `SyncedTable` of the whole table.
     """
 
     def __init__(
@@ -542,7 +541,7 @@ class Synchronizer:
     ) -> None:
         self.exchange: Exchange | None = None
         self.exchanged_bytes = 0
-        self.drawing = False  # whether, by the last decision, samples are put in order
+        self.drawing = False  # whether the last sync requires samples to be ordered
         self._table = table
         self._setup = setup
         self._kept = kept
@@ -553,13 +552,13 @@ class Synchronizer:
         self._labels = 0 if labels is None else digest(np.ascontiguousarray(labels, dtype=np.int64).tobytes())
 
     def decide(self, syncing: bool, epoch: int, seed: int, find: Callable[[], RankStatus]) -> SyncResult:
-        """Hears all ranks, takes over what they have learnt, and says where to go on. Two collectives at most.
+        """Exchange messages, merge changed rows, and return where to continue. At most two collectives.
 
         Args:
-            syncing: Whether somebody called ``sync()``; otherwise an epoch is about to be gone through.
+            syncing: Whether ``sync()`` was called; otherwise an epoch is about to be iterated.
             epoch: The current epoch, for messages.
             seed: The pruner's seed.
-            find: Finds out where this rank stands. Where it raises, so do the other ranks.
+            find: Returns the status of this rank. If it raises, all ranks raise.
         """
         self.exchanged_bytes = 0
         failure, here = None, RankStatus(epoch)
@@ -582,11 +581,11 @@ class Synchronizer:
         return SyncResult(target, trained, self._kept if settling else None)
 
     def agree(self, epoch: int, draw: Callable[[], int]) -> None:
-        """Draws, and makes sure that all ranks have drawn the same. One collective.
+        """Draw, and check that all ranks have drawn the same samples. One collective.
 
         Args:
             epoch: The epoch that is drawn.
-            draw: Draws, and returns a digest of what it has drawn. Where it raises, so do the other ranks.
+            draw: Draws the samples and returns their digest. If it raises, all ranks raise.
         """
         failure, mine = None, 0
         try:
@@ -605,11 +604,11 @@ class Synchronizer:
             )
 
     def agreed_scores(self) -> np.ndarray:
-        """The scores that all ranks know, a copy."""
+        """Copy of the scores as of the last sync."""
         return self._ledger.agreed("score")
 
     def unsynced(self, fed: int) -> dict[str, Any] | None:
-        """What this rank knows and the others do not, for a checkpoint; None where there is nothing."""
+        """Return the unsynced changes of this rank for a checkpoint; None if there are none."""
         changes = self._ledger.changes()
         if self.exchange is None or not (len(changes) or fed or any(self._ledger.counted())):
             return None
@@ -624,7 +623,7 @@ class Synchronizer:
             "kept": self._kept,
         }
 
-    # -- inside --------------------------------------------------------------------------------------------------
+    # -- internals -----------------------------------------------------------------------------------------------
 
     def _header(self, action: int, seed: int, here: RankStatus, rows: int, *, failed: bool) -> SyncMessage:
         setup = self._setup

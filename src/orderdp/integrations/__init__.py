@@ -1,4 +1,4 @@
-"""Frameworks people train with: one file each, an optional extra each. They connect a pruner and decide nothing."""
+"""Integrations with training frameworks: one file and one optional extra each. They connect a pruner, nothing more."""
 
 from __future__ import annotations
 

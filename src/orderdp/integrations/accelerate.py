@@ -1,7 +1,7 @@
-"""Hugging Face Accelerate: a pruner in its checkpoints, and its settings checked.
+"""Hugging Face Accelerate: puts a pruner into its checkpoints, and checks its settings.
 
-Everything else works as it is: ``accelerator.prepare(pruner.loader(...))`` deals out the batches and fetches one ahead,
-and each carries its indices.
+Nothing else is needed: ``accelerator.prepare(pruner.loader(...))`` distributes the batches and prefetches one, and each
+batch carries its indices.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ __all__ = ["register"]
 
 
 def register(accelerator: Any, pruner: Pruner | KeyFilter) -> None:
-    """Puts a pruner into the checkpoints of an Accelerator, and checks that the two go together.
+    """Register a pruner for the checkpoints of an Accelerator, and check that the two are compatible.
 
-    It is ``accelerator.register_for_checkpointing(pruner)`` and, in several processes, ``pruner.sync()`` before each
-    ``accelerator.save_state()``: Accelerate stores what the first process knows. Call it on all processes, before the
-    training.
+    Equivalent to ``accelerator.register_for_checkpointing(pruner)`` and, with several processes, ``pruner.sync()``
+    before each ``accelerator.save_state()``, because Accelerate stores the state of the first process only. Call it on
+    all processes, before training.
 
     Args:
         accelerator: An ``accelerate.Accelerator``.
-        pruner: What chooses the samples; for a stream, its `KeyFilter`.
+        pruner: The pruner; for a stream, its `KeyFilter`.
     """
     if not hasattr(accelerator, "register_for_checkpointing"):
         raise ConfigError(
@@ -46,7 +46,7 @@ def _check_sharing(accelerator: Any, pruner: Pruner) -> None:
             "Give Pruner(..., shard=False)."
         )
     if accelerator.dispatch_batches:
-        # All processes open the loader, which is enough, but not one that skips batches: then the first would wait.
+        # It is enough that all processes open the loader, except for a loader that skips batches: the first would wait.
         raise ConfigError(
             "all processes must go through the loader, and with dispatch_batches=True only the first does. Give "
             "Accelerator(dataloader_config=DataLoaderConfiguration(dispatch_batches=False))."

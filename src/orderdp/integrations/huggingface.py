@@ -1,7 +1,7 @@
-"""Hugging Face's Trainer: `PruningTrainer`, or `PruningMixin` in front of a Trainer class of your own.
+"""Hugging Face's Trainer: `PruningTrainer`, or `PruningMixin` in front of your own Trainer class.
 
-The Trainer stays in charge. It cuts batches, deals them out to processes, accumulates, and skips on resume what has
-been trained on. The pruner says which samples an epoch has and hears their losses.
+The Trainer stays in control: it builds batches, distributes them to processes, accumulates gradients, and skips trained
+batches on resume. The pruner selects the samples of each epoch and gets their losses.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ if TYPE_CHECKING:
 
     PruningTrainer: Any
 else:
-    _Trainer = object  # a Trainer comes in behind the mixin
+    _Trainer = object  # a Trainer class follows the mixin
 
 __all__ = ["INDEX", "STATE_FILE", "EpochSampler", "IndexKeeper", "PruningMixin", "PruningTrainer"]
 
-#: Where the samples' indices are in a batch.
+#: Key of the samples' indices in a batch.
 INDEX = "orderdp_index"
 
-#: Where the pruner's state is in a checkpoint's folder.
+#: Name of the file with the pruner's state in a checkpoint folder.
 STATE_FILE = "orderdp.pt"
 
 _LOGGED = ("kept", "saved", "coverage")
 
 
 class EpochSampler(Sampler[int]):
-    """An epoch's samples one by one, always from its start: the Trainer itself skips what has been trained on.
+    """Samples of an epoch, always from its start, because the Trainer itself skips those already trained on.
 
-    Underneath are the steps of all processes together. So an epoch ends where the Trainer's last batch does, and
-    ``every="batch"`` chooses as one process with all of a step would.
+    Based on the steps of all processes together. So an epoch ends with the Trainer's last batch, and ``every="batch"``
+    selects as one process with the whole step would.
 
     Args:
-        steps: The epoch in steps.
+        steps: Batch sampler whose batches are the steps of all processes.
     """
 
     def __init__(self, steps: PrunedBatchSampler) -> None:
@@ -61,22 +61,25 @@ class EpochSampler(Sampler[int]):
         return chain.from_iterable(cursor)
 
     def __len__(self) -> int:
-        """Samples in a whole epoch, also while one is being resumed."""
+        """Samples in a whole epoch, also while an epoch is resumed."""
         steps = self._steps
         return len(steps) * steps.batch_size if steps.drop_last else len(steps.sampler)
 
 
 class IndexKeeper:
-    """A collator for pairs of index and item: puts the indices into the batch that another makes of the items.
+    """Collator for (index, item) pairs: adds the indices to the batch that another collator builds from the items.
 
-    So no column has to survive a collator that does not know of it, or ``remove_unused_columns``.
+    So the index does not depend on a column that a collator or ``remove_unused_columns`` may drop.
+
+    Args:
+        collate: The collator for the items.
     """
 
     def __init__(self, collate: Callable[[list[Any]], Any]) -> None:
         self.collate = collate
 
     def __call__(self, pairs: list[tuple[int, Any]]) -> dict[str, Any]:
-        """The batch, with the indices as int64."""
+        """Return the batch, with the indices as int64."""
         indices, items = zip(*pairs, strict=True)
         batch = self.collate(list(items))
         if not isinstance(batch, Mapping):
@@ -87,14 +90,16 @@ class IndexKeeper:
 
 
 class PruningMixin(_Trainer):
-    """Makes a Trainer train on what a pruner selects: ``class MyTrainer(PruningMixin, Seq2SeqTrainer): ...``.
+    """Make a Trainer train on the samples that a pruner selects.
+
+    Put it in front: ``class MyTrainer(PruningMixin, Seq2SeqTrainer): ...``.
 
     Args:
-        *args: What the Trainer takes.
-        pruner: A pruner for the training set; with ``shard=False`` where there are several processes.
-        sample_losses: A function of (outputs, inputs) that returns one loss for each sample, where the labels' own
-            cross-entropy is not it. `inputs` is the batch, with its labels.
-        **kwargs: What the Trainer takes.
+        *args: Arguments of the Trainer.
+        pruner: A pruner for the training set; with ``shard=False`` if there are several processes.
+        sample_losses: A function of (outputs, inputs) that returns one loss per sample, if the loss is not the
+            cross-entropy of the labels. `inputs` is the batch, including its labels.
+        **kwargs: Arguments of the Trainer.
     """
 
     train_dataset: Any
@@ -123,25 +128,25 @@ class PruningMixin(_Trainer):
             )
         self.pruner = pruner
         self._sample_losses = sample_losses
-        # To smooth labels the Trainer itself goes by the logits; Liger's kernels give no logits when they see labels.
+        # With label smoothing the Trainer uses the logits; Liger's kernels return no logits if they get labels.
         replaced = self.label_smoother is not None or getattr(self.args, "use_liger_kernel", False)
         self._own_loss = OwnLoss(
             compare=sample_losses is None and not replaced, rough=self.accelerator.mixed_precision != "no"
         )
         self._train_set: Indexed | None = None
         self._step = (1, 0)  # batches and samples of the optimizer step
-        self._waits = getattr(pruner.policy, "needs_feedback", True)  # for the first losses to come back
+        self._waits = getattr(pruner.policy, "needs_feedback", True)  # whether the first losses are still to come back
         self._kept_before: float | None = None
-        # Where a model does so, the Trainer takes its loss for divided by the tokens of all accumulated batches.
-        # Ours is the mean of one batch, and the Trainer divides it by the number of batches.
+        # For a model that accepts them, the Trainer assumes a loss divided by the tokens of all accumulated batches.
+        # The loss here is the mean of one batch, and the Trainer divides it by the number of batches.
         self.model_accepts_loss_kwargs = False
 
     # -- data --------------------------------------------------------------------------------------------------
 
     def get_train_dataloader(self) -> Any:
-        """The Trainer's own loader, over the pruner's samples, with their indices in the batches."""
+        """Return the Trainer's own loader, over the selected samples, with their indices in the batches."""
         train_set, collator = self.train_dataset, self.data_collator
-        self._kept_before = None  # a training that starts anew, with smaller batches, has left its step unfinished
+        self._kept_before = None  # a training that restarts with smaller batches has left its step unfinished
         if train_set is not None:
             length_of(train_set)
             check_length(train_set, self.pruner.n)
@@ -160,7 +165,7 @@ class PruningMixin(_Trainer):
         return self._remove_unused_columns(train_set, description="training") if is_table else train_set
 
     def _get_train_sampler(self, train_dataset: Any = None) -> EpochSampler:
-        """What the pruner has selected."""
+        """Sampler over the selected samples."""
         together = self._train_batch_size * self.accelerator.num_processes
         return EpochSampler(self.pruner.batch_sampler(together, self.args.dataloader_drop_last))
 
@@ -173,7 +178,7 @@ class PruningMixin(_Trainer):
     # -- losses --------------------------------------------------------------------------------------------------
 
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
-        """The batches of one optimizer step; notes how many samples they have."""
+        """Return the batches of one optimizer step; store how many samples they have."""
         if self._waits:
             self._check_feedback()
         batches, items = super().get_batch_samples(*args, **kwargs)
@@ -181,7 +186,7 @@ class PruningMixin(_Trainer):
         return batches, items
 
     def _check_feedback(self) -> None:
-        """After the first step: that its losses have come back."""
+        """Raise after the first step if its losses have not come back."""
         kept = self.pruner.report()["kept"]
         if kept == self._kept_before:
             raise FeedbackError(
@@ -193,7 +198,7 @@ class PruningMixin(_Trainer):
     def compute_loss(
         self, model: Any, inputs: Mapping[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """The mean of the samples' losses, told to the pruner; in evaluation the Trainer's own loss."""
+        """Mean of the samples' losses, which are passed to the pruner; in evaluation the Trainer's own loss."""
         if INDEX not in inputs:
             if model.training:
                 raise FeedbackError(
@@ -216,19 +221,19 @@ class PruningMixin(_Trainer):
         return (loss, outputs) if return_outputs else loss
 
     def _share_of_step(self, samples: int) -> float:
-        """1, except in an epoch's last step, where batches may differ in size and every sample is to count alike.
+        """Factor of a batch in its step, so that every sample has the same weight.
 
-        The Trainer divides by the number of batches.
+        1, except in the last step of an epoch, where batches may differ in size. The Trainer divides by their number.
         """
         batches, all_samples = self._step
         return samples * batches / all_samples if all_samples else 1.0
 
     def _bare_model(self) -> Any:
         model = self.accelerator.unwrap_model(self.model)
-        return model.get_base_model() if hasattr(model, "get_base_model") else model  # of an adapter
+        return model.get_base_model() if hasattr(model, "get_base_model") else model  # an adapter's base model
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """Adds what has been saved so far to the Trainer's logs about training."""
+        """Add the savings so far to the Trainer's training logs."""
         if "loss" in logs or "train_runtime" in logs:
             report = self.pruner.report()
             logs = {**logs, **{f"orderdp_{name}": report[name] for name in _LOGGED}}
@@ -237,7 +242,7 @@ class PruningMixin(_Trainer):
     # -- checkpoints ---------------------------------------------------------------------------------------------
 
     def train(self, resume_from_checkpoint: Any = None, trial: Any = None, **kwargs: Any) -> Any:
-        """Trains; resumed, from the pruner's state in the checkpoint's folder too."""
+        """Train; on resume, also load the pruner's state from the checkpoint folder."""
         if trial is not None:
             raise ConfigError(
                 "trials would start with each other's scores. Make a pruner and a Trainer for each trial."
@@ -252,7 +257,7 @@ class PruningMixin(_Trainer):
 
             checkpoint = get_last_checkpoint(self.args.output_dir)
             if checkpoint is None:
-                return  # the Trainer says so
+                return  # the Trainer raises the error
         path = Path(checkpoint) / STATE_FILE
         if not path.exists():
             raise StateError(
@@ -262,7 +267,7 @@ class PruningMixin(_Trainer):
         self.pruner.load_state_dict(load_checkpoint(path))
 
     def _save_checkpoint(self, model: Any, trial: Any, *args: Any, **kwargs: Any) -> None:
-        # Before the Trainer's own files, because with them it deletes older checkpoints.
+        # Before the Trainer's own files, because the Trainer deletes older checkpoints when it writes them.
         if not self.args.save_only_model:
             self.pruner.sync()
             if self.args.should_save:
@@ -273,7 +278,7 @@ class PruningMixin(_Trainer):
 
 
 def __getattr__(name: str) -> Any:
-    # Made when it is asked for, so that the module can be imported without transformers.
+    # Created on first access, so that the module can be imported without transformers.
     if name != "PruningTrainer":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:

@@ -1,4 +1,4 @@
-"""What would go wrong with Hugging Face's Trainer without a word, or leave processes waiting for each other."""
+"""Checks of Hugging Face's Trainer: settings that would fail silently, or make processes wait for each other."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["check_loss_behind", "check_trainer"]
 
 
 def check_loss_behind(mixin: type, trainer: type) -> None:
-    """Raises where a Trainer class computes a loss of its own, which the mixin in front of it would never call.
+    """Raise if a Trainer class computes its own loss, which the mixin in front of it would never call.
 
     Args:
         mixin: The class that computes the loss instead.
@@ -31,7 +31,7 @@ def check_loss_behind(mixin: type, trainer: type) -> None:
 
 
 def check_trainer(trainer: Any, pruner: Pruner) -> None:
-    """Raises, on all processes alike, where a Trainer is set up in a way that pruning cannot follow.
+    """Raise, on all processes, if a Trainer has settings that pruning does not support.
 
     Args:
         trainer: The Trainer, before its first epoch.
@@ -45,7 +45,7 @@ def check_trainer(trainer: Any, pruner: Pruner) -> None:
 
 def _check_order(args: Any) -> None:
     strategy = getattr(args, "train_sampling_strategy", "random")
-    if getattr(args, "group_by_length", False):  # what the first versions called it
+    if getattr(args, "group_by_length", False):  # its name in the first versions
         strategy = "group_by_length"
     if strategy != "random":
         raise ConfigError(
@@ -82,7 +82,7 @@ def _check_processes(trainer: Any, pruner: Pruner) -> None:
 
 
 def _check_sizes(trainer: Any, pruner: Pruner) -> None:
-    """The Trainer counts the batches of an epoch once, for its loop and its learning rates."""
+    """Check the lengths of all epochs: the Trainer counts an epoch's batches once, for its loop and its schedule."""
     args = trainer.args
     fewest, most = _batches(trainer, pruner, 0)
     if most == 0:
@@ -104,7 +104,7 @@ def _check_sizes(trainer: Any, pruner: Pruner) -> None:
 
 
 def _batches(trainer: Any, pruner: Pruner, epoch: int) -> tuple[int, int]:
-    """The fewest and the most batches that a process can get in that epoch."""
+    """Minimum and maximum number of batches that a process can get in that epoch."""
     return steps_within(
         [pruner.size_bounds(epoch)],
         trainer._train_batch_size,

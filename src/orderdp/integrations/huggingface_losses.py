@@ -1,6 +1,6 @@
-"""What a Hugging Face model's outputs and labels say about each sample: one loss for it.
+"""Per-sample losses from the outputs and labels of a Hugging Face model.
 
-The models themselves return one number for the whole batch. Here are the same losses, unreduced.
+The models themselves return one number for the whole batch. These are the same losses, unreduced.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from orderdp.policy import describe
 
 __all__ = ["HINT", "IGNORED", "entry", "label_counts", "label_losses", "needs_labels", "output_losses", "told"]
 
-#: What Hugging Face's collators write where there is nothing to predict.
+#: Label that Hugging Face's collators write where there is nothing to predict.
 IGNORED = -100
 
-#: What to do where logits and labels do not say a sample's loss.
+#: What to do if the sample's loss cannot be computed from logits and labels.
 HINT = "Give PruningTrainer(..., sample_losses=...), a function of (outputs, inputs) that returns one loss a sample."
 
-# What `predictions` says.
+# Keys of `predictions`.
 _PREDICTIONS = ("correct", "confidence", "probability")
 
 
@@ -36,9 +36,9 @@ def label_losses(
     problem_type: str | None = None,
     label_smoothing: float = 0.0,
 ) -> torch.Tensor:
-    """The loss of each sample: of a class a sample, of a class a token, of regression, of several classes at once.
+    """Loss of each sample, for one class per sample, one class per token, regression, or several classes per sample.
 
-    Tokens are averaged within their sequence, only where the label is not -100.
+    Tokens are averaged within their sequence, without those labeled -100.
 
     >>> logits = torch.tensor([[[9.0, 0.0], [0.0, 9.0], [0.0, 0.0]]])
     >>> round(label_losses(logits, torch.tensor([[0, -100, 1]])).item(), 4)  # (0.0001 + 0.6931) / 2
@@ -48,10 +48,10 @@ def label_losses(
 
     Args:
         logits: (batch, classes) or (batch, tokens, classes).
-        labels: (batch,) or (batch, tokens); numbers or a row of them for what is not one class.
-        shift: Whether a token's logits predict the token after it.
-        problem_type: As in a model's config; found out from the shapes where it is None.
-        label_smoothing: Share of the target that is spread over all classes.
+        labels: (batch,) or (batch, tokens); a number or a row of numbers per sample for regression or several classes.
+        shift: Whether a token's logits predict the next token.
+        problem_type: As in a model's config; inferred from the shapes if None.
+        label_smoothing: Fraction of the target that is spread over all classes.
     """
     logits, labels = logits.float(), labels.to(logits.device)
     if logits.ndim == 2:
@@ -78,25 +78,25 @@ def label_losses(
 
 
 def output_losses(model: Any, outputs: Any, inputs: Mapping[str, Any], *, label_smoothing: float = 0.0) -> torch.Tensor:
-    """The loss of each sample of a batch, for models that have logits and labels.
+    """Loss of each sample of a batch, for models with logits and labels.
 
     Args:
-        model: Hugging Face's model, not wrapped in anything that hides its class and config.
-        outputs: What it returned.
-        inputs: The batch it got, with the labels.
-        label_smoothing: Share of the target that is spread over all classes.
+        model: A Hugging Face model, without a wrapper that hides its class and config.
+        outputs: Its outputs.
+        inputs: Its batch, including the labels.
+        label_smoothing: Fraction of the target that is spread over all classes.
     """
     logits, labels, shift, kind = _read(model, outputs, inputs)
     return label_losses(logits, labels, shift=shift, problem_type=kind, label_smoothing=label_smoothing)
 
 
 def label_counts(model: Any, outputs: Any, inputs: Mapping[str, Any]) -> torch.Tensor:
-    """Of how many labels each of `output_losses` is the mean; with these weights the models average over a batch.
+    """Number of labels that each value of `output_losses` averages; the models weight a batch by these numbers.
 
     Args:
-        model: Hugging Face's model, not wrapped in anything that hides its class and config.
-        outputs: What it returned.
-        inputs: The batch it got, with the labels.
+        model: A Hugging Face model, without a wrapper that hides its class and config.
+        outputs: Its outputs.
+        inputs: Its batch, including the labels.
     """
     logits, labels, shift, kind = _read(model, outputs, inputs)
     if logits.ndim == 2 and (kind or _problem_type(logits, labels)) != "single_label_classification":
@@ -105,13 +105,13 @@ def label_counts(model: Any, outputs: Any, inputs: Mapping[str, Any]) -> torch.T
 
 
 def told(outputs: Any, inputs: Mapping[str, Any], names: tuple[str, ...], policy: Any) -> dict[str, torch.Tensor]:
-    """What a policy wants to know besides the losses, of what logits and labels can say of one class a sample.
+    """Extra values that a policy requires besides the losses, computed from logits and one class per sample.
 
     Args:
-        outputs: What the model returned.
-        inputs: The batch it got, with the labels.
-        names: What the policy wants to know.
-        policy: The policy, for the message where it cannot be told.
+        outputs: Outputs of the model.
+        inputs: Its batch, including the labels.
+        names: Names of the values that the policy requires.
+        policy: The policy, for the message if a value is not available.
     """
     wanted = [name for name in names if name in _PREDICTIONS]
     if not wanted:
@@ -129,17 +129,17 @@ def told(outputs: Any, inputs: Mapping[str, Any], names: tuple[str, ...], policy
 
 
 def needs_labels(model: Any, inputs: Mapping[str, Any]) -> bool:
-    """Whether the model must be shown the labels; otherwise it would compute a loss that nobody uses."""
+    """Whether the model must get the labels; otherwise they are left out, because its own loss is not used."""
     parameter = inspect.signature(model.forward).parameters.get("labels")
     if parameter is not None and parameter.default is inspect.Parameter.empty:
         return True
-    # Some make the decoder's input of them.
+    # Some models build the decoder's input from the labels.
     makes_input = getattr(getattr(model, "config", None), "is_encoder_decoder", False)
     return bool(makes_input) and "decoder_input_ids" not in inputs
 
 
 def _read(model: Any, outputs: Any, inputs: Mapping[str, Any]) -> tuple[torch.Tensor, torch.Tensor, bool, str | None]:
-    """Logits, labels, whether a token's logits predict the next, and the problem's type by the model's config."""
+    """Logits, labels, whether a token's logits predict the next token, and the config's problem type."""
     logits = entry(outputs, "logits")
     if not isinstance(logits, torch.Tensor):
         has = sorted(outputs) if isinstance(outputs, Mapping) else type(outputs).__name__
@@ -158,12 +158,12 @@ def _read(model: Any, outputs: Any, inputs: Mapping[str, Any]) -> tuple[torch.Te
 
 
 def entry(outputs: Any, name: str) -> Any:
-    """What a model returned under that name, or None."""
+    """Entry `name` of a model's outputs, or None."""
     return outputs.get(name) if isinstance(outputs, Mapping) else getattr(outputs, name, None)
 
 
 def _are_classes(logits: Any, labels: Any) -> bool:
-    """Whether the labels are one class for each sample."""
+    """Whether the labels are one class per sample."""
     if not (isinstance(logits, torch.Tensor) and isinstance(labels, torch.Tensor)):
         return False
     whole = not labels.is_floating_point() and not labels.is_complex()
@@ -175,14 +175,14 @@ def _form(value: Any) -> str:
 
 
 def _problem_type(logits: torch.Tensor, labels: torch.Tensor) -> str:
-    """By the rule of Hugging Face's own losses."""
+    """Infer the problem type by the rule of Hugging Face's own losses."""
     if logits.shape[1] == 1:
         return "regression"
     return "multi_label_classification" if labels.is_floating_point() else "single_label_classification"
 
 
 def _like(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Labels of one number for each logit."""
+    """Labels with one number per logit."""
     if labels.numel() != logits.numel():
         raise FeedbackError(
             f"labels must have a number for each of the logits {tuple(logits.shape)}, got {tuple(labels.shape)}. {HINT}"
@@ -191,7 +191,7 @@ def _like(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 
 def _predicts_next(model: Any) -> bool:
-    """Whether the model is trained to predict the token after each; an error where nobody can know."""
+    """Whether the model predicts the next token; raise if that is unknown."""
     from transformers.loss.loss_utils import LOSS_MAPPING, ForCausalLMLoss
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 

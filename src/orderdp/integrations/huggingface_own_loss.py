@@ -1,7 +1,7 @@
-"""Whether a Hugging Face model's own loss is the one it is trained on here.
+"""Checks that a Hugging Face model's own loss is the loss that is trained on.
 
-Each sample's loss is computed from the logits. A model may do more: weight classes, smooth labels, add a term. Training
-would go on without it, and nobody would know.
+Each sample's loss is computed from the logits. The loss of a model may contain more: class weights, label smoothing, an
+extra term. Training would silently leave them out.
 """
 
 from __future__ import annotations
@@ -17,21 +17,20 @@ from orderdp.integrations.huggingface_losses import HINT, IGNORED, entry, label_
 
 __all__ = ["OwnLoss"]
 
-# Weights of classes cancel out in a batch of one class, so batches are compared until one has several; or so many.
+# Class weights cancel in a batch of one class, so batches are compared until one has several; at most this many.
 _MOST_BATCHES = 32
 
 _HALF = (torch.float16, torch.bfloat16)
 
 
 class OwnLoss:
-    """Calls the model, and compares its own loss with the samples' on the first batches that can tell them apart.
+    """Call the model; on the first batches that can tell them apart, compare its own loss with the samples' losses.
 
-    For that the model is shown the labels, in the one call that there is. So its logits are what they would have been,
-    and dropout draws nothing more.
+    For this the model gets the labels in the regular call, so its logits do not change, and dropout draws nothing more.
 
     Args:
-        compare: Whether the two are meant to be the same.
-        rough: Whether the model may compute in half precision and not show it.
+        compare: Whether the two losses are expected to be equal.
+        rough: Whether the model may compute in half precision without visible half-precision tensors.
     """
 
     def __init__(self, *, compare: bool, rough: bool = False) -> None:
@@ -40,12 +39,12 @@ class OwnLoss:
         self._own: torch.Tensor | None = None
 
     def outputs(self, model: Any, bare: Any, batch: Mapping[str, Any]) -> Any:
-        """What the model returns, without a loss where it does not insist on labels.
+        """Return the outputs of the model, without a loss unless the model requires labels.
 
         Args:
-            model: What to call.
-            bare: Hugging Face's model in it.
-            batch: What to call it with, and the labels.
+            model: The model to call.
+            bare: The Hugging Face model inside it.
+            batch: The inputs, including the labels.
         """
         self._own = None
         insists = needs_labels(bare, batch)
@@ -60,19 +59,19 @@ class OwnLoss:
         fits = isinstance(logits, torch.Tensor) and logits.shape[:1] == batch["labels"].shape[:1]
         if not fits or not isinstance(own, torch.Tensor):
             self._left = 0
-            # Some, shown the labels, give no logits, or those of labelled tokens only.
+            # With labels, some models return no logits, or those of labeled tokens only.
             return outputs if fits or insists else model(**hidden)
         self._own = own.detach()
         return outputs if insists else _without_loss(outputs)
 
     def check(self, bare: Any, outputs: Any, batch: Mapping[str, Any], losses: torch.Tensor) -> None:
-        """Raises where the model's own loss of the batch is not the mean of these.
+        """Raise if the model's own loss of the batch is not the mean of `losses`.
 
         Args:
-            bare: Hugging Face's model.
-            outputs: What it returned.
-            batch: What it was called with, and the labels.
-            losses: One for each sample, as the labels and the logits give them.
+            bare: The Hugging Face model.
+            outputs: Its outputs.
+            batch: Its inputs, including the labels.
+            losses: One loss per sample, computed from labels and logits.
         """
         if self._own is None:
             return
@@ -80,7 +79,7 @@ class OwnLoss:
         own, self._own, self._left = self._own.flatten().float().cpu(), None, self._left - 1
         ours = _means(losses.detach().float().cpu(), label_counts(bare, outputs, batch).cpu(), len(own))
         if len(ours) != len(own) or not bool((ours.isfinite() & own.isfinite()).all()):
-            return  # of nothing the model's loss is NaN
+            return  # the model's loss is NaN for a batch without labels
         tolerance = 1e-2 if rough else 1e-4
         if not torch.allclose(own, ours, rtol=tolerance, atol=tolerance / 10):
             raise ConfigError(
@@ -97,14 +96,14 @@ def _takes_labels(model: Any) -> bool:
 
 
 def _without_loss(outputs: Any) -> Any:
-    """So that the loss, and all that its gradient would need, leaves the memory before ours is computed."""
+    """Drop the loss, so that it and its graph are freed before the samples' losses are computed."""
     rest = {name: value for name, value in outputs.items() if name != "loss"} if isinstance(outputs, dict) else {}
     if type(outputs) is dict:
         return rest
-    return type(outputs)(**rest) if hasattr(outputs, "to_tuple") else outputs  # a ModelOutput gives nothing away
+    return type(outputs)(**rest) if hasattr(outputs, "to_tuple") else outputs  # its entries cannot be deleted
 
 
 def _means(losses: torch.Tensor, counts: torch.Tensor, parts: int) -> torch.Tensor:
-    """The mean over all labels, of each part where several devices have shared the batch (DataParallel)."""
+    """Mean over all labels, per part if several devices have split the batch (DataParallel)."""
     shares = zip(losses.chunk(parts), counts.chunk(parts), strict=True)
     return torch.stack([(part * count).sum() / count.sum() for part, count in shares])

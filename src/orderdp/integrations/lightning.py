@@ -1,6 +1,6 @@
-"""PyTorch Lightning: a callback that checks the Trainer, keeps the pruner in its checkpoints, and logs what is saved.
+"""PyTorch Lightning: a callback that checks the Trainer, puts the pruner into its checkpoints, and logs the savings.
 
-What is left to the module is one line of its ``training_step``::
+The module adds one line to its ``training_step``::
 
     index, (x, y) = batch
     return pruner.update(index, losses)
@@ -30,26 +30,26 @@ except ImportError as error:
 
 __all__ = ["DataPruning"]
 
-# So many epochs are looked at to find out whether all are of one length, where a Trainer has no last one.
+# Number of epochs that are checked for equal length if a Trainer has no last one.
 _MANY_EPOCHS = 1000
 
 
 class DataPruning(Callback):
-    """Connects a pruner with a Trainer.
+    """Connect a pruner with a Trainer.
 
     ::
 
         trainer = Trainer(max_epochs=20, callbacks=[DataPruning(pruner)])
         trainer.fit(module, pruner.loader(train_set, batch_size=128))
 
-    Settings under which Lightning would train on something else than the pruner has chosen are refused when ``fit``
-    begins, with the arguments that the Trainer needs. Checkpoints of the Trainer hold the pruner's state. At the end
-    of each epoch ``orderdp/kept``, ``orderdp/saved`` and ``orderdp/coverage`` of `Pruner.report` are logged.
+    ``fit`` raises, with the required Trainer arguments, under settings with which Lightning would train on samples
+    other than the selected ones. Checkpoints of the Trainer contain the pruner's state. ``orderdp/kept``,
+    ``orderdp/saved`` and ``orderdp/coverage`` of `Pruner.report` are logged at the end of each epoch.
 
     Args:
-        pruner: What chooses the samples.
+        pruner: The pruner.
         log: Whether to log.
-        name: Tells callbacks apart where a Trainer has several; checkpoints and logs have it.
+        name: Distinguishes several callbacks of one Trainer, in checkpoints and logs.
     """
 
     def __init__(self, pruner: Pruner, *, log: bool = True, name: str = "") -> None:
@@ -66,7 +66,7 @@ class DataPruning(Callback):
     # -- checks ----------------------------------------------------------------------------------------------------
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Refuses a Trainer that would train on something else than the pruner has chosen."""
+        """Raise if the Trainer would train on samples other than the selected ones."""
         self._fits = stage == "fit"
         if not self._fits:
             return
@@ -80,7 +80,7 @@ class DataPruning(Callback):
             raise ConfigError(f"the Trainer needs Trainer({', '.join(reasons)}): {'; '.join(reasons.values())}.")
 
     def _wrong_arguments(self, trainer: Any) -> dict[str, str]:
-        """The arguments that the Trainer should have been given, each with the reason."""
+        """Arguments that the Trainer should have, each with the reason."""
         needed = {}
         if trainer.world_size > 1 and trainer._accelerator_connector.use_distributed_sampler:
             needed["use_distributed_sampler=False"] = "Lightning would deal out the pruner's shares once more"
@@ -102,7 +102,7 @@ class DataPruning(Callback):
         return len(sizes) > 1
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Refuses a loader that is not the pruner's."""
+        """Raise if the loader is not the pruner's."""
         loaders = [each for each in tree_leaves(trainer.train_dataloader) if isinstance(each, DataLoader)]
         ours = (PrunedBatchSampler, PrunedSampler, FilteredSampler)
         if loaders and not any(
@@ -116,10 +116,10 @@ class DataPruning(Callback):
         self._end_resumed_epoch(trainer)
 
     def _end_resumed_epoch(self, trainer: Any) -> None:
-        """Helps Lightning to see that an epoch was over when it was saved, by setting its counters to the end.
+        """Set Lightning's counters to the end of an epoch that was over when it was saved.
 
-        It compares them with the length of the epoch that begins. Where that is longer than the one that was over, its
-        first batches would be left out.
+        Lightning compares them with the length of the epoch that begins. If that epoch is longer than the one that was
+        over, its first batches would be skipped.
         """
         loop = trainer.fit_loop.epoch_loop
         if loop.restarting and trainer.is_last_batch and trainer.num_training_batches != float("inf"):
@@ -127,30 +127,30 @@ class DataPruning(Callback):
             current.ready = current.started = current.processed = current.completed = int(trainer.num_training_batches)
 
     def _check_feedback(self) -> None:
-        """After the first step: that its losses have come back."""
+        """Raise after the first step if its losses have not come back."""
         if self._kept_at_start is not None and self.pruner.report()["kept"] == self._kept_at_start:
             raise FeedbackError(
                 "no loss came back from the first step. Let training_step return pruner.update(index, losses)."
             )
         self._kept_at_start = None
 
-    # -- time ------------------------------------------------------------------------------------------------------
+    # -- epochs ----------------------------------------------------------------------------------------------------
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Says when an epoch is over; with limit_train_batches that is before all of it was trained on."""
+        """End the pruner's epoch after the last batch; with limit_train_batches that is before its last sample."""
         self._check_feedback()
         if trainer.is_last_batch:
             self.pruner.end_epoch()
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Logs what has been saved so far."""
-        # Stopped by max_steps, Lightning goes on in mid-epoch when it is resumed. Otherwise it begins the next one.
+        """Log the savings so far."""
+        # After a stop by max_steps, Lightning resumes within the epoch. Otherwise it begins the next one.
         if trainer.is_last_batch or not 0 <= trainer.max_steps <= trainer.global_step:
             self.pruner.end_epoch()
         if self._logs:
-            self.pruner.sync()  # a process knows its own feedback only
+            self.pruner.sync()  # a process has its own feedback only
             report = self.pruner.report()
             place = f"orderdp/{self.name}/" if self.name else "orderdp/"
             numbers = {place + name: float(report[name]) for name in ("kept", "saved", "coverage")}
@@ -160,15 +160,15 @@ class DataPruning(Callback):
 
     @property
     def state_key(self) -> str:
-        """Under which checkpoints hold the pruner."""
+        """Key of the pruner in checkpoints."""
         return self._generate_state_key(name=self.name) if self.name else super().state_key
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint of the Trainer holds. All processes come here together, and the first one's is stored."""
+        """State for a checkpoint of the Trainer. All processes call it together, and that of the first is stored."""
         self.pruner.sync()
         return {"pruner": self.pruner.state_dict()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Puts the pruner back when a training is gone on with; not when a checkpoint is only tested."""
+        """Restore the pruner if training resumes, but not if a checkpoint is only tested."""
         if self._fits:
             self.pruner.load_state_dict(state_dict["pruner"])

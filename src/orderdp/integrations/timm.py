@@ -1,4 +1,4 @@
-"""timm: losses for its blended targets, one for each sample, and a score that is still the sample's own."""
+"""timm: per-sample losses for its blended targets, and a score by the sample's own label."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["blended_losses"]
 def blended_losses(
     logits: torch.Tensor, targets: torch.Tensor, labels: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The loss to train on and the score to remember, for ``pruner.update(index, losses, scores)``.
+    """Return the losses to train on and the scores to store, for ``pruner.update(index, losses, scores)``.
 
-    `timm.data.Mixup` blends a batch's images and makes soft targets of its labels; `timm.loss` has only a mean over the
-    batch. The loss here is that of the soft targets, sample by sample. The score is the loss by the sample's own
-    label: the partner it happened to be blended with says nothing about it.
+    `timm.data.Mixup` blends the images of a batch and turns its labels into soft targets; `timm.loss` has only a mean
+    over the batch. The loss here is that of the soft targets, per sample. The score is the loss by the sample's own
+    label, because it must not depend on the partner with which the sample was blended.
 
     >>> logits = torch.tensor([[2.0, 0.0], [0.0, 0.0]])
     >>> losses, scores = blended_losses(logits, torch.tensor([[0.7, 0.3], [0.0, 1.0]]), torch.tensor([0, 1]))
@@ -26,8 +26,8 @@ def blended_losses(
 
     Args:
         logits: (batch, classes).
-        targets: Probabilities (batch, classes), as `Mixup` returns them; or classes (batch,) where nothing was blended.
-        labels: The samples' own classes (batch,), as they were before blending.
+        targets: Probabilities (batch, classes) as `Mixup` returns them, or classes (batch,) without blending.
+        labels: The samples' own classes (batch,), from before blending.
     """
     if labels.shape != logits.shape[:1]:
         raise FeedbackError(

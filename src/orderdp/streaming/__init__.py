@@ -1,11 +1,10 @@
 """Data that cannot be indexed, and data that grow.
 
-- `KeyFilter`: a stream that repeats, of samples with stable keys. What is left out of an epoch is dropped before it is
-  decoded.
-- `OnePass`, `TopHeap`: data that are seen once. Of every window of candidates the hardest are trained on.
-- `GrowingPruner`: a data set to which samples are appended, and of which some are removed, while it is trained on.
+- `KeyFilter`: a stream that repeats, of samples with stable keys. Pruned samples are dropped before they are decoded.
+- `OnePass`, `TopK`: data that are seen once. The hardest of every window of candidates are trained on.
+- `GrowingPruner`: a data set to which samples are appended, and from which some are removed, during training.
 
-Names are loaded when they are first used: worker processes need little of this.
+Names are imported on first use, because worker processes need few of them.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _HOMES = {
     "TopK": "one_pass",
 }
 
-if not TYPE_CHECKING:  # a type checker would take any misspelled name for one that exists
+if not TYPE_CHECKING:  # a type checker would accept any misspelled name
 
     def __getattr__(name: str) -> Any:
         if name not in _HOMES:

@@ -1,4 +1,4 @@
-"""Fingerprints: 64 bits that stand for a key, whatever the key's length."""
+"""Fingerprints: 64 bits that represent a key of any length."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ALL = 1 << 64
 
 
 def fingerprint(key: Any) -> int:
-    """The fingerprint of one key. 1, "1" and b"1" are different keys.
+    """Return the fingerprint of one key. 1, "1" and b"1" are different keys.
 
     >>> fingerprint("shard-3/0017") == fingerprint("shard-3/0017"), fingerprint("1") == fingerprint(1)
     (True, False)
@@ -41,7 +41,7 @@ def fingerprint(key: Any) -> int:
 
 
 def listed(keys: Any) -> list[Any]:
-    """The keys of a batch one by one: out of a list, a tensor or an array; or a single one."""
+    """Keys of a batch as a list, from a list, a tensor, an array or a single key."""
     if hasattr(keys, "tolist"):
         flat: list[Any] = keys.reshape(-1).tolist()
         return flat
@@ -49,12 +49,12 @@ def listed(keys: Any) -> list[Any]:
 
 
 def fingerprints(keys: Any) -> np.ndarray:
-    """The fingerprints of a batch's keys, uint64."""
+    """Fingerprints of a batch of keys, uint64."""
     return np.array([fingerprint(key) for key in listed(keys)], dtype=np.uint64)
 
 
 def collision_bound(keys: int) -> float:
-    """A bound on the probability that any two of so many keys have the same fingerprint: pairs over 2**64.
+    """Upper bound on the probability that any two of `keys` keys have the same fingerprint: pairs over 2**64.
 
     >>> f"{collision_bound(10**6):.1e} {collision_bound(10**9):.1e}"
     '2.7e-08 2.7e-02'
@@ -63,12 +63,12 @@ def collision_bound(keys: int) -> float:
 
 
 def share_threshold(share: float) -> int:
-    """The number below which a share of all 64-bit hashes lie."""
+    """Number below which a fraction `share` of all 64-bit hashes lie."""
     return min(_ALL, max(0, round(share * _ALL)))
 
 
 def is_drawn(marks: np.ndarray, hash_key: int, threshold: int) -> np.ndarray:
-    """Which fingerprints a keyed hash puts below the threshold: each by itself, with the same probability."""
+    """Whether the keyed hash of each fingerprint is below the threshold: independent, with equal probability."""
     if threshold >= _ALL:
         return np.ones(len(marks), dtype=np.bool_)
     drawn: np.ndarray = fair_hash(marks, hash_key) < np.uint64(threshold)
@@ -76,7 +76,7 @@ def is_drawn(marks: np.ndarray, hash_key: int, threshold: int) -> np.ndarray:
 
 
 def _as_number(key: Any) -> int | None:
-    """A tensor or array of one whole number, as collating leaves some; None for anything else."""
+    """Value of a tensor or array with one integer, as collating may leave; None for anything else."""
     if getattr(key, "ndim", None) == 0 and hasattr(key, "item"):
         number = key.item()
         return number if isinstance(number, int) and not isinstance(number, bool) else None

@@ -1,4 +1,4 @@
-"""GrowingPruner: a data set to which samples are added, and of which some are removed, during training."""
+"""GrowingPruner: a data set to which samples are added, and from which some are removed, during training."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ __all__ = ["ActiveIndices", "ActiveTableView", "GrowingPruner"]
 
 
 class ActiveIndices:
-    """Who is there.
+    """Indices of the samples that have not been removed.
 
     Args:
         n: Samples in the data set, removed ones included.
 
     Attributes:
-        removed: One flag for each.
-        live: How many are there.
+        removed: One flag per sample.
+        live: Number of active samples.
     """
 
     def __init__(self, n: int) -> None:
         self._flags = np.zeros(n, np.bool_)
         self.n = self.live = n
-        self._history: list[list[int]] = []  # from which epoch on how many were there
+        self._history: list[list[int]] = []  # pairs: first epoch, number of active samples from then on
 
     @property
     def removed(self) -> np.ndarray:
-        """One flag for each sample."""
+        """One flag per sample."""
         return self._flags[: self.n]
 
     def grow(self, n: int) -> None:
-        """There are more, `n` in all."""
+        """Grow to `n` samples."""
         if n > len(self._flags):
             larger = np.zeros(max(n, len(self._flags) * 3 // 2), np.bool_)
             larger[: self.n] = self.removed
@@ -52,29 +52,29 @@ class ActiveIndices:
         self.n = n
 
     def remove(self, gone: np.ndarray) -> None:
-        """These are gone."""
+        """Mark samples as removed."""
         self.removed[gone] = True
         self.live = self.n - int(np.count_nonzero(self.removed))
 
     def put_back(self, removed: np.ndarray) -> None:
-        """Those that are gone are these, and no others."""
+        """Replace the set of removed samples."""
         self.removed[:] = removed
         self.live = self.n - int(np.count_nonzero(removed))
 
     def places(self) -> np.ndarray | None:
-        """The indices of those that are there; None for all."""
+        """Indices of the active samples; None for all."""
         return None if self.live == self.n else np.flatnonzero(~self.removed)
 
-    # -- how many there were -----------------------------------------------------------------------------------
+    # -- history -----------------------------------------------------------------------------------------------
 
     def note(self, epoch: int) -> None:
-        """That epoch is drawn from those that are there now."""
+        """Store that `epoch` is drawn from the currently active samples."""
         self._history = [entry for entry in self._history if entry[0] < epoch]
         if not self._history or self._history[-1][1] != self.live:
             self._history.append([epoch, self.live])
 
     def offered(self, epochs: float) -> float:
-        """How many samples so many epochs would have trained on, had they left out none."""
+        """Number of samples that this many epochs would have trained on without pruning."""
         total, last = 0.0, epochs
         for start, live in reversed(self._history):
             total += max(0.0, last - start) * live
@@ -84,13 +84,13 @@ class ActiveIndices:
     # -- checkpoints -------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """A tensor and plain numbers."""
+        """Return a tensor and plain numbers."""
         gone = torch.from_numpy(np.flatnonzero(self.removed))
         return {"n": self.n, "removed": gone, "history": [list(entry) for entry in self._history]}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], n: int) -> ActiveIndices:
-        """The roster that `state` describes, for a data set that may have grown to `n` since."""
+        """Build from `state`, for a data set that may have grown to `n` since."""
         gone = state["removed"].cpu().numpy()
         if len(gone) and not (gone.min() >= 0 and gone.max() < n):
             raise StateError(
@@ -102,16 +102,16 @@ class ActiveIndices:
         return roster
 
     def take_over(self, other: ActiveIndices) -> None:
-        """Becomes as the other is."""
+        """Become equal to `other`."""
         self._flags, self.n, self.live, self._history = other._flags, other.n, other.live, other._history
 
 
 class ActiveTableView:
-    """A table that shows the rows of the samples that are there.
+    """View of a table that has only the rows of the active samples.
 
     Args:
-        table: All rows.
-        places: Which of them.
+        table: The whole table.
+        places: Indices of the active samples.
     """
 
     def __init__(self, table: Table, places: np.ndarray) -> None:
@@ -119,14 +119,14 @@ class ActiveTableView:
         self._table, self._places = table, places
 
     def __getitem__(self, name: str) -> np.ndarray:
-        """The column called `name`, read-only."""
+        """The column `name`, read-only."""
         values: np.ndarray = self._table[name][self._places]
         values.flags.writeable = False
         return values
 
 
 class GrowingPruner(Pruner):
-    """A `Pruner` whose data set may grow and lose samples; in everything else it is one.
+    """`Pruner` for a data set that grows and loses samples.
 
     ::
 
@@ -136,13 +136,13 @@ class GrowingPruner(Pruner):
         pruner.grow(len(train_set))
         pruner.remove([17, 23])
 
-    Indices stay what they are: new samples get the next ones, and those of removed samples are not given to others.
-    Changes hold from the next draw on; an epoch that has begun goes on as it was drawn.
+    Indices are stable: new samples get the next ones, and the index of a removed sample is not reused. Changes take
+    effect with the next draw; an open epoch continues as it was drawn.
 
     Args:
-        policy: What to train on. It is shown the samples that are there.
-        dataset_or_length: The data set as it is now, or how many samples it has.
-        **options: Those of `Pruner`, except labels.
+        policy: The policy. It sees the active samples only.
+        dataset_or_length: The current data set, or its length.
+        **options: Options of `Pruner`, except `labels`.
     """
 
     def __init__(self, policy: Policy, dataset_or_length: Any, **options: Any) -> None:
@@ -153,17 +153,18 @@ class GrowingPruner(Pruner):
         kind = ActivePerBatchPolicy if getattr(checked_policy(policy), "every", "epoch") == "batch" else ActivePolicy
         super().__init__(kind(policy, self._roster), dataset_or_length, **options)
         self._chooser = policy
-        self.copied = 0  # values that were moved to make room
+        self.copied = 0  # values that were moved to grow
 
     # -- changes -----------------------------------------------------------------------------------------------
 
     def grow(self, dataset_or_length: Any) -> None:
-        """The data set has become longer. New samples are unseen, so they come first in the pools they are drawn into.
+        """Grow to the new length of the data set. New samples are unseen, so they come first in their pools.
 
-        Every call may be small: a sample is moved a bounded number of times on average. In a process group all call it.
+        Calls may be frequent and small: a sample is moved a bounded number of times on average. In a process group
+        every rank must call it.
 
         Args:
-            dataset_or_length: The data set as it is now, or how many samples it has.
+            dataset_or_length: The current data set, or its length.
         """
         n = length_of(dataset_or_length)
         if n < self.n:
@@ -177,10 +178,10 @@ class GrowingPruner(Pruner):
         self._resize(n)
 
     def remove(self, indices: Any) -> None:
-        """These samples are gone: they are not drawn any more. In a process group all call it.
+        """Remove samples: they are not drawn any more. In a process group every rank must call it.
 
         Args:
-            indices: Which ones, or a True or False for every sample. Those that are gone already are allowed.
+            indices: Their indices, or one boolean per sample. Samples that are removed already are allowed.
         """
         if isinstance(self._chooser, Fixed):
             raise ConfigError(
@@ -213,14 +214,14 @@ class GrowingPruner(Pruner):
 
     @property
     def removed(self) -> torch.Tensor:
-        """The indices of the samples that were removed."""
+        """Indices of the removed samples."""
         return torch.from_numpy(np.flatnonzero(self._roster.removed))
 
     def _resize(self, n: int) -> None:
         self.copied += self._table.grow(n)
         self._roster.grow(n)
         self.n = self._timeline.n = n
-        # What the ranks had agreed on was as long as the table. They know the same, so they agree on what is there now.
+        # The synced table had the old length. All ranks have synced, so the current table is the synced one.
         team = self._timeline.team
         tally = team.tally
         team.restored(self._timeline.clock.kept)
@@ -232,7 +233,7 @@ class GrowingPruner(Pruner):
         return torch.from_numpy(~self._roster.removed)
 
     def report(self) -> dict[str, float]:
-        """As that of `Pruner`; samples, coverage and staleness are those of the samples that are there."""
+        """As `Pruner.report`; samples, coverage and staleness are over the active samples."""
         numbers = super().report()
         there = ~self._roster.removed
         numbers["staleness"] = mean_age(self._table["seen"][there], self.epoch)
@@ -246,11 +247,11 @@ class GrowingPruner(Pruner):
     # -- checkpoints -------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything, with what was removed."""
+        """Return the whole state, including the removed samples."""
         return {**super().state_dict(), "roster": self._roster.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
-        """Puts everything back. The data set may have grown since: what has been appended is unseen."""
+        """Restore the whole state. The data set may have grown since: appended samples are unseen."""
         if not isinstance(state, Mapping):
             raise StateError(
                 "the states of several ranks cannot be put together here. Call pruner.sync() on all ranks before "
@@ -274,11 +275,11 @@ class GrowingPruner(Pruner):
 
 
 class ActivePolicy:
-    """A policy that is shown the samples that are there, and is otherwise the one inside.
+    """Policy that sees the active samples only, and otherwise behaves as the inner policy.
 
     Args:
         inner: The policy.
-        roster: Who is there.
+        roster: The active indices.
     """
 
     def __init__(self, inner: Policy, roster: ActiveIndices) -> None:
@@ -288,38 +289,38 @@ class ActivePolicy:
         return describe(self._inner)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):  # asked for before there is anything inside, by copy and pickle
+        if name.startswith("_"):  # copy and pickle ask before `_inner` is set
             raise AttributeError(name)
         return getattr(self._inner, name)
 
     def size(self, n: int, context: Context) -> int | None:
-        """How many of the samples that are there."""
+        """Number of active samples that are kept."""
         return self._inner.size(self._roster.live, self._here(context))
 
     def size_bounds(self, n: int, context: Context) -> tuple[int, int]:
-        """The same, where it depends on the losses."""
+        """Bounds of `size`, if it depends on the losses."""
         return size_bounds(self._inner, self._roster.live, self._here(context))
 
     def nominal_ratio(self, context: Context) -> float | None:
-        """What the policy says it leaves out."""
+        """Nominal prune ratio of the inner policy."""
         return nominal_ratio(self._inner, self._roster.live, self._here(context))
 
     def lr_scale(self, n: int, kept: int) -> float:
-        """A factor on the learning rate."""
+        """Learning-rate factor of the inner policy."""
         own = getattr(self._inner, "lr_scale", None)
         return 1.0 if own is None else float(own(self._roster.live, kept))
 
     @property
     def offered(self) -> int:
-        """How many samples there are to draw from."""
+        """Number of samples to draw from."""
         return self._roster.live
 
     def on_epoch_start(self, epoch: int) -> None:
-        """That epoch is drawn next, and in earnest."""
+        """Store the number of active samples for the epoch that is drawn next."""
         self._roster.note(epoch)
 
     def select(self, table: Table, context: Context) -> Selection:
-        """Draws among the samples that are there."""
+        """Select among the active samples."""
         places = self._roster.places()
         shown = table if places is None else ActiveTableView(table, places)
         selection = self._inner.select(shown, self._here(context))
@@ -330,24 +331,24 @@ class ActivePolicy:
 
 
 class ActivePerBatchPolicy(ActivePolicy):
-    """The same for a policy that chooses at every step."""
+    """`ActivePolicy` for a policy that selects at every step."""
 
     every = "batch"
 
     def candidates(self, context: Context) -> np.ndarray:
-        """Candidates among the samples that are there."""
+        """Candidates among the active samples."""
         places, drawn = self._roster.places(), self._inner.candidates(self._here(context))  # type: ignore[attr-defined]
         candidates: np.ndarray = drawn if places is None else places[drawn]
         return candidates
 
     def select_from(self, part: np.ndarray, scores: np.ndarray, count: int, context: Context) -> np.ndarray:
-        """The choice of the policy inside."""
+        """Selection of the inner policy."""
         picked: np.ndarray = self._inner.select_from(part, scores, count, self._here(context))  # type: ignore[attr-defined]
         return picked
 
 
 def _lengthened(state: Mapping[str, Any], n: int, declared: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The state of a shorter data set as if what was appended had been there, unseen."""
+    """Extend the state of a shorter data set to `n` samples; the appended ones are unseen."""
     old = state.get("n")
     if not isinstance(old, int) or old == n:
         return state

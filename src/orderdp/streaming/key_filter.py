@@ -40,7 +40,7 @@ from orderdp.streaming.worker_channel import (
 __all__ = ["Expected", "KeyFilter", "KeyState", "checked_for_keys", "draw_keys", "expected_kept", "kept_share"]
 
 
-# Large enough that rounding to whole samples does not show in a share.
+# Large enough that rounding to whole samples does not show in a ratio.
 _MANY = 10**9
 
 
@@ -48,18 +48,18 @@ _COLUMNS = ("score", "usage", "seen")
 
 
 class Expected(NamedTuple):
-    """How many samples an epoch keeps: on average, and with what standard deviation."""
+    """Number of samples that an epoch keeps: mean and standard deviation."""
 
     mean: float
     deviation: float
 
 
 class KeyView:
-    """What a policy may read of a key table: some of its rows.
+    """Rows of a key table as a policy reads them.
 
     Args:
-        table: The table.
-        rows: Which of its rows are the policy's samples.
+        table: The key table.
+        rows: Rows of the policy's samples.
     """
 
     def __init__(self, table: KeyTable, rows: np.ndarray) -> None:
@@ -67,7 +67,7 @@ class KeyView:
         self._table, self._rows = table, rows
 
     def __getitem__(self, name: str) -> np.ndarray:
-        """The column called `name`, read-only."""
+        """The column `name`, read-only."""
         if name not in _COLUMNS:
             raise ConfigError(f"there is no column {name!r} in a table of keys; there are {', '.join(_COLUMNS)}.")
         values: np.ndarray = self._table[name][self._rows]
@@ -76,7 +76,7 @@ class KeyView:
 
 
 def checked_for_keys(policy: Policy) -> Policy:
-    """A policy that can draw from keys, or an error."""
+    """Return a policy that can select keys; raise if it cannot."""
     checked_policy(policy)
     refuse_budget(policy, "how many samples a stream has is not known before it has passed")
     if getattr(policy, "every", "epoch") == "batch":
@@ -94,20 +94,20 @@ def checked_for_keys(policy: Policy) -> Policy:
 
 
 def kept_share(policy: Policy, context: Context) -> float:
-    """The share of a large data set that the policy keeps in this epoch; all of it where it does not say."""
+    """Fraction of a large data set that the policy keeps in this epoch; 1 if the policy does not say."""
     ratio = nominal_ratio(policy, _MANY, Context(_MANY, context.epoch, context.seed, context.epochs))
     return 1.0 if ratio is None else 1 - ratio
 
 
 def draw_keys(table: KeyTable, rows: np.ndarray, policy: Policy, context: Context, hash_key: int) -> bool:
-    """Decides about every key in the table, in its column "kept", and in "weight" where the policy weights.
+    """Decide on every key of the table: write the column "kept", and "weight" if the policy gives weights.
 
     Args:
-        table: Where the keys are.
-        rows: Those known to be in the stream, in the order of their fingerprints; the policy draws among them.
-        policy: Who decides.
-        context: The epoch's; its n is that of `rows`.
-        hash_key: Key of the hash that decides about all others.
+        table: The key table.
+        rows: Rows of the keys known to be in the stream, in order of fingerprint; the policy selects among them.
+        policy: The policy.
+        context: The epoch's context; its n is the length of `rows`.
+        hash_key: Key of the hash that decides on all other keys.
 
     Returns:
         Whether the policy gave weights.
@@ -128,10 +128,10 @@ def draw_keys(table: KeyTable, rows: np.ndarray, policy: Policy, context: Contex
 
 
 def expected_kept(policy: Policy, context: Context, new: int) -> Expected:
-    """What is kept where `context.n` known keys come, and so many new ones.
+    """Number of samples kept if `context.n` known keys and `new` new ones come.
 
-    Of the known ones exactly as many as the policy says. Of the new ones each by itself, with the share as its
-    probability: a binomial number, whose variance is new * share * (1 - share).
+    Of the known keys exactly as many as the policy says. Each new key is kept independently with the probability
+    share = `kept_share`: a binomial number with variance new * share * (1 - share).
     """
     share = kept_share(policy, context)
     known = context.n
@@ -160,16 +160,16 @@ _VERSION = 1
 
 
 class KeyState(NamedTuple):
-    """Everything that a filter must know to go on.
+    """State from which a filter resumes.
 
     Args:
-        policy: How it describes itself.
-        seed: Of everything random.
-        epoch: Which one is next or open.
-        drawn: Whether it has been decided about it.
+        policy: Description of the policy.
+        seed: The seed.
+        epoch: The next or open epoch.
+        drawn: Whether the epoch has been drawn.
         weighted: Whether its samples have weights.
-        trained: How many of them have been trained on.
-        memory: All keys.
+        trained: Number of its samples trained on.
+        memory: Statistics of all keys.
     """
 
     policy: str
@@ -181,17 +181,17 @@ class KeyState(NamedTuple):
     memory: KeyStats
 
     def as_dict(self, *, unsynced: bool) -> dict[str, Any]:
-        """Tensors and plain values.
+        """Return tensors and plain values.
 
         Args:
-            unsynced: Whether it lacks what other ranks have learnt, and so cannot be loaded.
+            unsynced: Whether the state lacks data of other ranks, and so cannot be loaded.
         """
         plain = {**self._asdict(), "memory": self.memory.state_dict()}
         return {"format": _FORMAT, "version": _VERSION, "unsynced": unsynced, **plain}
 
     @classmethod
     def read(cls, state: Any, policy: str) -> KeyState:
-        """What `state` describes, checked, for a filter with this policy."""
+        """Build from `state`, after checking it, for a filter with this policy."""
         _check_origin(state, policy)
         try:
             return cls(
@@ -230,7 +230,7 @@ _NONE = np.empty(0, np.uint64)
 
 
 class KeyFilter:
-    """Decides by a sample's key, before it is decoded, whether this epoch trains on it.
+    """Decide by a sample's key, before the sample is decoded, whether this epoch trains on it.
 
     ::
 
@@ -242,21 +242,20 @@ class KeyFilter:
                 loss = keys.update(key, criterion(model(x), y))  # criterion has reduction="none"
                 optimizer.zero_grad(); loss.backward(); optimizer.step()
 
-    Keys that were there in the last pass through the stream are the policy's data set: exactly as many of them are kept
-    as it says. Keys nobody has met, in the first epoch all there are, are kept with the policy's share as their
-    probability.
+    The keys of the last pass through the stream are the policy's data set: exactly as many of them are kept as the
+    policy says. Unknown keys (in the first epoch, all keys) are kept with a probability of one minus the prune ratio.
 
     Args:
-        policy: What to keep, for example `OrderDP`.
-        seed: Everything random is a function of this, the epoch, the keys and the scores.
-        epochs: How many epochs are planned, for policies that need to know.
+        policy: The policy, for example `OrderDP`.
+        seed: Every random decision is a function of the seed, the epoch, the keys and the scores.
+        epochs: Planned epochs, for policies that need them.
         key: Where a sample's key is: the name of an entry, a position in a tuple, or a function of the sample.
-        duplicates: "raise" where a key may come once an epoch, "allow" where it may come more often.
-        exchange: Whether, in a process group, all ranks decide alike, by what all of them have learnt. False where
-            every rank reads the same part of the data in every epoch and is to keep to itself.
-        process_group: The processes that share the data, where that is not all of them.
-        on_nan: "warn" or "raise", once an epoch, when losses were NaN or infinite.
-        folder: Where to keep the decisions that workers read; a temporary folder if None.
+        duplicates: "raise" if a key comes at most once per epoch, "allow" if it may come more often.
+        exchange: Whether, in a process group, all ranks keep the same keys, based on the scores of all ranks. Set to
+            False if every rank reads the same part of the data in every epoch and is to decide by itself.
+        process_group: The processes that share the data, if not all of them.
+        on_nan: "warn" or "raise", once per epoch, if losses were NaN or infinite.
+        folder: Folder for the keep masks that workers read; a temporary folder if None.
     """
 
     def __init__(
@@ -282,15 +281,15 @@ class KeyFilter:
         self._exchanges, self._group = bool(exchange), checked_group(process_group)
         self.epoch = 0
         self._memory = KeyStats()
-        self._drawn = False  # whether it has been decided about this epoch
+        self._drawn = False  # whether this epoch has been drawn
         self._weighted = False
         self._trained = 0  # samples of this epoch that have been trained on
-        self._moved = False  # whether any of them here, since the epoch began or was loaded
+        self._moved = False  # whether this process has trained on any of them since the epoch began or was loaded
         self._between = False  # whether an epoch has ended and the next has not begun
-        self._done = _NONE  # what had been trained on when the epoch was loaded
-        self._loaded = False  # whether no pass has come to its end since a state was loaded
-        self._known = _NONE  # what all ranks knew when the epoch began
-        self._looked: ScannedKeys | None = None  # what the last epoch has looked at, until the ranks have met
+        self._done = _NONE  # fingerprints trained on before the epoch was loaded
+        self._loaded = False  # whether no pass has ended since a state was loaded
+        self._known = _NONE  # fingerprints that all ranks knew at the start of the epoch
+        self._looked: ScannedKeys | None = None  # keys scanned in the last epoch, until the next sync
         self._opening = NO_DECISIONS
         self._said_nonfinite = 0
         self._exchanged_bytes = 0
@@ -299,23 +298,27 @@ class KeyFilter:
         weakref.finalize(self, _remove, home, os.getpid())
         self._board = WorkerChannel(home)
         self._board.post(self._decisions())
-        #: A stage of a pipeline: ``keys.gate(samples)`` are those that are kept. It goes to workers by itself.
+        #: Filter stage: ``keys.gate(samples)`` yields the kept samples. It can be sent to workers.
         self.gate = KeyFilterStage(self._board, key)
 
     def __repr__(self) -> str:
         return f"KeyFilter({describe(self.policy)}, seed={self.seed}, epoch={self.epoch})"
 
-    # -- going through the stream ------------------------------------------------------------------------------
+    # -- iteration ---------------------------------------------------------------------------------------------
 
     def only(self, stream: Iterable[Any]) -> FilteredIterableDataset:
-        """What is kept of any iterable that can be gone through again, as a data set for a DataLoader."""
+        """Kept samples of any iterable that can be iterated repeatedly, as a data set for a DataLoader.
+
+        Args:
+            stream: The iterable, with its samples not yet decoded.
+        """
         return FilteredIterableDataset(stream, self.gate)
 
     def one_epoch(self, loader: Iterable[Any]) -> Iterator[Any]:
-        """Decides about this epoch, then hands out what `loader` does, to its end. In a process group a collective.
+        """Draw this epoch, then yield the batches of `loader` to its end. A collective in a process group.
 
         Args:
-            loader: Goes through what `gate` or `only` lets through, in workers or not.
+            loader: Iterates over the samples that `gate` or `only` keeps, with or without workers.
         """
         check_nothing_is_skipped(loader)
         self._begin()
@@ -326,17 +329,17 @@ class KeyFilter:
         self._finish(served)
 
     def end_epoch(self) -> None:
-        """Says that the epoch is over, though the stream was left early. Does nothing where nothing was trained on."""
+        """End the epoch although the stream was left early. Does nothing if no sample was trained on."""
         if self._trained:
             self._advance()
             self._hear_alone()
 
     def _begin(self) -> None:
         if self._moved:
-            self._advance()  # the last one was left early
+            self._advance()  # the last epoch was left early
         exchange = self._exchange()
         if exchange is None:
-            self._memory.told()  # there is nobody to tell, and the list of what is new would grow for ever
+            self._memory.told()  # no rank needs the unsynced data, and their list would grow forever
         else:
             self._meet(exchange, ITER)
         self._hear_complaints()
@@ -359,7 +362,7 @@ class KeyFilter:
         self._drawn = True
 
     def _decisions(self) -> KeepMask:
-        """What is kept of the rest of this epoch: what has been trained on is not served again."""
+        """Keep mask for the rest of this epoch: samples already trained on are not served again."""
         table = self._memory.table.arrays()
         done = table["seen"] == self.epoch
         told = done | (table["kept"] != BY_RULE)
@@ -368,7 +371,7 @@ class KeyFilter:
         return KeepMask(self._opening, self._hash_key, threshold, table["key"][told], kept[told].astype(np.uint8))
 
     def _finish(self, served: int) -> None:
-        """The loader has come to its end."""
+        """End the epoch when the loader is exhausted."""
         looked = self._board.collect(self._opening)
         together = self._exchange() is not None
         if not (served or together or len(looked.marks) or len(self._done)):
@@ -397,17 +400,17 @@ class KeyFilter:
     # -- feedback ----------------------------------------------------------------------------------------------
 
     def update(self, keys: Any, losses: torch.Tensor, scores: torch.Tensor | None = None) -> torch.Tensor:
-        """Remembers a batch's losses and returns the scalar to call ``backward()`` on.
+        """Store a batch's losses and return the scalar to call ``backward()`` on.
 
         Args:
-            keys: The keys that came with the batch: a list, or a tensor of whole numbers.
-            losses: One loss for each of them; it is not modified.
-            scores: What to remember instead of the losses, where the two differ.
+            keys: The keys that came with the batch: a list, or a tensor of integers.
+            losses: One loss per key; not modified.
+            scores: Scores to store instead of the losses, if the two differ.
         """
         marks, losses = self._checked(keys, losses)
         values = losses.detach() if scores is None else checked_scores(scores, _as_index(marks))
         rows = self._memory.table.find(marks)
-        # Who fetches a batch ahead comes to the end of the stream before the last losses are back.
+        # A loop that prefetches a batch reaches the end of the stream before the last losses are back.
         epoch = self.epoch - self._between
         if self._strict:
             repeated = self._memory.repeated(marks, rows, epoch)
@@ -421,12 +424,22 @@ class KeyFilter:
         return self._weighted_mean(rows, losses)
 
     def observe(self, keys: Any, scores: torch.Tensor) -> None:
-        """Writes scores without counting as training: a warm start. Keys given here are taken to be in the stream."""
+        """Store scores without counting as training: a warm start. The keys count as part of the stream.
+
+        Args:
+            keys: The keys: a list, or a tensor of integers.
+            scores: One score per key.
+        """
         marks = fingerprints(keys)
         self._memory.observed(marks, checked_scores(scores, _as_index(marks)), self.epoch)
 
     def reduce(self, keys: Any, losses: torch.Tensor) -> torch.Tensor:
-        """The weighted mean that `update` returns, and nothing else: for closures and second passes."""
+        """Return the weighted mean that `update` returns and store nothing: for closures and second passes.
+
+        Args:
+            keys: The keys that came with the batch.
+            losses: One loss per key.
+        """
         marks, losses = self._checked(keys, losses)
         return self._weighted_mean(self._memory.table.find(marks), losses)
 
@@ -446,15 +459,15 @@ class KeyFilter:
         warn_nonfinite(new, as_error=self._raise_on_nan)
 
     def _hear_alone(self) -> None:
-        if self._exchange() is None:  # processes complain together, when the next epoch begins
+        if self._exchange() is None:  # ranks of a group warn together, when the next epoch begins
             self._hear_complaints()
 
-    # -- other processes ---------------------------------------------------------------------------------------
+    # -- distributed -------------------------------------------------------------------------------------------
 
     def sync(self) -> None:
-        """Exchanges what the processes of a group have learnt.
+        """Exchange scores between the ranks of a process group.
 
-        A collective: all of them call it, after the same step, before they write a checkpoint.
+        A collective: every rank must call it after the same step, before a checkpoint is written.
         """
         exchange = self._exchange()
         if exchange is not None:
@@ -495,14 +508,18 @@ class KeyFilter:
     # -- reading -----------------------------------------------------------------------------------------------
 
     def scores_of(self, keys: Any) -> torch.Tensor:
-        """The score of each key; infinite where it has never been trained on."""
+        """Score of each key; infinite if it has never been trained on.
+
+        Args:
+            keys: The keys: a list, or a tensor of integers.
+        """
         self._memory.flush()
         rows = self._memory.table.find(fingerprints(keys))
         known = np.append(self._memory.table["score"], np.float32(np.inf))
         return torch.from_numpy(known[rows])
 
     def expected_kept(self, new: int = 0) -> Expected:
-        """How many samples the next draw keeps, if all known keys come again and `new` ones besides.
+        """Number of samples that the next draw keeps, if all known keys come again together with `new` new ones.
 
         In the first epoch all keys are new.
 
@@ -515,14 +532,14 @@ class KeyFilter:
         return expected_kept(self.policy, self._context(len(self._memory.population())), int(new))
 
     def report(self) -> dict[str, float]:
-        """What has been saved so far, as flat numbers.
+        """Savings so far, as flat numbers.
 
         Returns:
-            epoch: epochs that came to their end. keys: in the table. samples: keys taken to be in the stream. kept:
-            samples trained on. offered: samples in epochs that came to their end. saved: the share of them that was not
-            trained on. coverage: share of the samples trained on at least once. nonfinite: losses that were NaN or
-            infinite. collision_bound: a bound on the probability that any two keys are taken for one.
-            bytes_per_key: memory of the table. exchanged_bytes: what came in when ranks last met.
+            epoch: finished epochs. keys: keys in the table. samples: keys in the stream. kept: samples
+            trained on. offered: samples in finished epochs. saved: fraction of them that was not trained on. coverage:
+            fraction of the samples trained on at least once. nonfinite: losses that were NaN or infinite.
+            collision_bound: upper bound on the probability that any two keys have the same fingerprint. bytes_per_key:
+            memory of the table. exchanged_bytes: bytes received at the last sync.
         """
         return {"epoch": self.epoch, **self._memory.summary(), "exchanged_bytes": self._exchanged_bytes}
 
@@ -536,9 +553,9 @@ class KeyFilter:
     # -- checkpoints -------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything, at any moment, as tensors and plain values that ``torch.load(weights_only=True)`` accepts.
+        """Return the whole state, at any time, as values that ``torch.load(weights_only=True)`` accepts.
 
-        In a process group call `sync` before, unless every rank keeps to itself.
+        In a process group call `sync` before, unless ``exchange=False``.
         """
         exchange = self._exchange()
         unsynced = exchange is not None and (self._memory.has_news or self._looked is not None)
@@ -553,9 +570,12 @@ class KeyFilter:
         return self._state().as_dict(unsynced=unsynced)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Puts everything back as it was. Raises, and changes nothing, where the state does not fit.
+        """Restore the whole state. Raises, and changes nothing, if the state does not fit.
 
-        An epoch that was half trained on goes on: what was trained on is not served again, wherever the stream begins.
+        A partly trained epoch continues: trained samples are not served again, wherever the stream begins.
+
+        Args:
+            state: Result of `state_dict`.
         """
         _, self.seed, self.epoch, self._drawn, self._weighted, self._trained, memory = KeyState.read(
             state, describe(self.policy)
@@ -583,5 +603,5 @@ def _as_index(marks: np.ndarray) -> torch.Tensor:
 
 
 def _remove(folder: Path, owner: int) -> None:
-    if os.getpid() == owner:  # a forked worker has a copy of everything, this included
+    if os.getpid() == owner:  # a forked worker has a copy of everything, including this finalizer
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Synchronization of key filters: what ranks tell each other about keys when an epoch begins."""
+"""Synchronization of key filters: what ranks exchange about keys at the start of an epoch."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ ITER, SYNC = 1, 2
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """What one rank has to tell.
+    """Data that one rank sends.
 
     Attributes:
-        marks: Fingerprints of keys it has trained on or observed, each once.
+        marks: Fingerprints of keys that the rank has trained on or observed, unique.
         scores: Their scores.
-        times: How often it has trained on them; 0 where it has only observed.
-        epochs: In which epoch that was.
-        known: One flag for each key that all ranks knew when the epoch began, in order: whether it was looked at.
-        new: Fingerprints of other keys it has looked at, each once.
-        numbers: Counts that are added up: samples looked at, samples trained on, losses that were not finite.
-        looked: Whether it has come to the end of its stream since the ranks met.
-        whole: Whether all passes through the stream that began also ended.
+        times: How often the rank has trained on them; 0 if it has only observed them.
+        epochs: The epoch in which it did.
+        known: One flag per key that all ranks knew at the start of the epoch, in order: whether it was scanned.
+        new: Fingerprints of the other scanned keys, unique.
+        numbers: Counts to be summed: samples scanned, samples trained on, non-finite losses.
+        looked: Whether the rank has reached the end of its stream since the last sync.
+        whole: Whether every pass through the stream that began has also ended.
     """
 
     marks: np.ndarray
@@ -45,24 +45,24 @@ class Part:
     whole: bool
 
     def head(self) -> list[int]:
-        """Fixed-size facts, among them how long the rest is."""
+        """Values of fixed size, including the lengths of the arrays."""
         return [len(self.marks), len(self.new), *self.numbers, self.looked, self.whole]
 
     def encode(self, trained: int, new: int) -> np.ndarray:
-        """As bytes, filled up to so many keys."""
+        """Encode as bytes, padded to `trained` and `new` keys."""
         arrays = [
             _padded(self.marks, trained),
             _padded(self.scores, trained),
             _padded(self.times, trained),
             _padded(self.epochs, trained),
             _padded(self.new, new),
-            np.append(np.packbits(self.known), np.uint8(0)),  # a tensor of nothing cannot be sent
+            np.append(np.packbits(self.known), np.uint8(0)),  # an empty tensor cannot be sent
         ]
         return np.concatenate([values.view(np.uint8) for values in arrays])
 
     @classmethod
     def decode(cls, data: np.ndarray, head: Sequence[int], trained: int, new: int, known: int) -> Part:
-        """The part that was encoded."""
+        """Decode the result of `encode`."""
         kinds = (
             (np.uint64, trained),
             (np.float32, trained),
@@ -83,13 +83,13 @@ class Part:
 
 
 class Setup(NamedTuple):
-    """What must be the same everywhere.
+    """Settings that must be equal on all ranks.
 
     Attributes:
-        action: What is being done, `ITER` or `SYNC`.
-        options: Policy, seed and the like, in words.
-        epoch: Where the rank stands.
-        known: The sorted fingerprints that all ranks knew when the epoch began.
+        action: `ITER` or `SYNC`.
+        options: Description of policy, seed and other options.
+        epoch: The rank's epoch.
+        known: Sorted fingerprints that all ranks knew at the start of the epoch.
     """
 
     action: int
@@ -98,17 +98,17 @@ class Setup(NamedTuple):
     known: np.ndarray
 
     def numbers(self) -> list[int]:
-        """The same in a fixed size."""
+        """The settings in a fixed size."""
         return [self.action, _digest(self.options.encode()), self.epoch, _digest(self.known.tobytes())]
 
 
 def exchange_parts(exchange: Any, part: Part, setup: Setup) -> tuple[list[Part], int]:
-    """What every rank has to tell, in order of rank, and how many bytes came in. Two collectives.
+    """Return the parts of all ranks, in order of rank, and the number of bytes received. Two collectives.
 
     Args:
-        exchange: The way to the other ranks.
-        part: What this one has to tell.
-        setup: What must be the same everywhere.
+        exchange: The process group.
+        part: This rank's part.
+        setup: Settings that must be equal on all ranks.
     """
     epoch, numbers = setup.epoch, setup.numbers()
     heads = [values.tolist() for values in _gather(exchange, torch.tensor([*numbers, *part.head()]), epoch)]
@@ -123,7 +123,7 @@ def exchange_parts(exchange: Any, part: Part, setup: Setup) -> tuple[list[Part],
 
 
 def same_everywhere(exchange: Any, drawn: Sequence[np.ndarray], epoch: int) -> None:
-    """Makes sure that all ranks have decided the same. One collective."""
+    """Check that all ranks have selected the same keys. One collective."""
     own = torch.tensor([_digest(*(values.tobytes() for values in drawn))])
     answers = {int(values[0]) for values in _gather(exchange, own, epoch)}
     if len(answers) > 1:
@@ -156,7 +156,7 @@ def _gather(exchange: Any, values: torch.Tensor, epoch: int) -> list[torch.Tenso
 
 
 def _digest(*parts: bytes) -> int:
-    state = blake2b(digest_size=7)  # fits into a signed word
+    state = blake2b(digest_size=7)  # fits into a signed 64-bit integer
     for part in parts:
         state.update(part)
     return int.from_bytes(state.digest(), "little")

@@ -1,7 +1,7 @@
-"""KeyTable: what is remembered about each key, found by its fingerprint.
+"""KeyTable: statistics per key, found by fingerprint.
 
-Rows stand in the order in which keys came, 19 bytes each; beside them is an index, a hash table with open addressing
-that holds row numbers. Both grow by a factor, so that a key is moved a bounded number of times on average.
+Rows are in order of arrival, 19 bytes each. Beside them is an index of row numbers, a hash table with open addressing.
+Both grow by a factor, so that a key is moved a bounded number of times on average.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from orderdp.streaming.worker_channel import ScannedKeys
 __all__ = ["BY_RULE", "KeyStats", "KeyTable", "named", "raise_for_repeats"]
 
 
-#: The value of "kept" for keys that came after the draw: a hash decides about them.
+#: Value of "kept" for keys that came after the draw: a hash decides on them.
 BY_RULE = 2
 
 
@@ -28,8 +28,8 @@ _COLUMNS: dict[str, tuple[type[np.generic], float]] = {
     "key": (np.uint64, 0),
     "score": (np.float32, np.inf),
     "usage": (np.int16, 0),
-    "seen": (np.int16, -1),  # the epoch in which it was last trained on
-    "met": (np.int16, -1),  # the epoch in which it was last known to be in the stream
+    "seen": (np.int16, -1),  # the epoch in which the key was last trained on
+    "met": (np.int16, -1),  # the last epoch in which the key was known to be in the stream
     "kept": (np.uint8, BY_RULE),
 }
 
@@ -43,7 +43,7 @@ _COUNTS = ("usage", "seen", "met")
 _FEWEST_ROWS, _FEWEST_SLOTS = 64, 128
 
 
-_MOST_FULL = 0.75  # of the index; fuller, and searches take long
+_MOST_FULL = 0.75  # load factor of the index; above it, searches are slow
 
 
 # Counts start in two bytes and move to four long before they could overflow.
@@ -51,10 +51,10 @@ _WIDEN_AT = 1 << 14
 
 
 class KeyTable:
-    """Rows for keys, found by fingerprint.
+    """Table with one row per key, found by fingerprint.
 
     Attributes:
-        copies: How many rows, and entries of the index, have been moved to make room since the table was made.
+        copies: Number of rows and index entries that have been moved to grow since the table was made.
     """
 
     def __init__(self) -> None:
@@ -68,24 +68,24 @@ class KeyTable:
 
     @property
     def nbytes(self) -> int:
-        """Memory taken, with the room there is to grow."""
+        """Memory in bytes, including room to grow."""
         return self._slots.nbytes + sum(column.nbytes for column in self._columns.values())
 
     def __getitem__(self, name: str) -> np.ndarray:
-        """The column called `name`, to be read and written; valid until rows are added."""
+        """The column `name`, writable; valid until rows are added."""
         if name in _OPTIONAL and name not in self._columns:
             dtype, initial = _OPTIONAL[name]
             self._columns[name] = np.full(len(self._columns["key"]), initial, dtype)
         return self._columns[name][: self._n]
 
     def has(self, name: str) -> bool:
-        """Whether there is such a column: weights are there only where a policy gives some."""
+        """Whether the column exists: weights exist only if a policy gives some."""
         return name in self._columns
 
-    # -- finding and adding ------------------------------------------------------------------------------------
+    # -- lookup and insertion ----------------------------------------------------------------------------------
 
     def find(self, marks: np.ndarray) -> np.ndarray:
-        """The row of each fingerprint, int64; -1 where there is none."""
+        """Row of each fingerprint, int64; -1 if it has none."""
         rows = np.full(len(marks), -1, dtype=np.int64)
         keys, mask = self._columns["key"], np.uint64(len(self._slots) - 1)
         asking, slots = np.arange(len(marks)), (marks & mask).astype(np.int64)
@@ -100,11 +100,11 @@ class KeyTable:
         return rows
 
     def add(self, marks: np.ndarray, rows: np.ndarray | None = None) -> np.ndarray:
-        """The row of each fingerprint; those that had none get one, as nobody has seen them.
+        """Row of each fingerprint; a fingerprint without a row gets a new one, marked unseen.
 
         Args:
             marks: The fingerprints.
-            rows: What `find` says about them, where somebody has asked already.
+            rows: The result of `find`, if the caller has it already.
         """
         rows = self.find(marks) if rows is None else rows
         missing = rows < 0
@@ -121,13 +121,13 @@ class KeyTable:
         return rows
 
     def make_room_for_epoch(self, epoch: int) -> None:
-        """Widens the counts before they can overflow."""
+        """Widen counters before they can overflow."""
         if epoch >= _WIDEN_AT and self._columns["seen"].dtype == np.int16:
             for name in _COUNTS:
                 self._columns[name] = self._columns[name].astype(np.int32)
 
     def count_use(self, rows: np.ndarray, times: np.ndarray | int = 1) -> None:
-        """Each of these rows was trained on once more. A count stops at the largest number it can hold."""
+        """Add to the usage count of these rows. A count saturates at the maximum of its dtype."""
         usage = self._columns["usage"]
         most = np.iinfo(usage.dtype).max
         if isinstance(times, int) and times * len(rows) + int(usage[rows].max(initial=0)) <= most:
@@ -155,25 +155,25 @@ class KeyTable:
             self.copies += self._n
 
     def _place(self, rows: np.ndarray) -> None:
-        """Enters rows into the index."""
+        """Insert rows into the index."""
         mask = len(self._slots) - 1
         slots = (self._columns["key"][rows] & np.uint64(mask)).astype(np.int64)
         while len(rows):
             free = self._slots[slots] < 0
-            self._slots[slots[free]] = rows[free]  # where several want the same place, one of them gets it
+            self._slots[slots[free]] = rows[free]  # if several rows want one slot, one of them gets it
             waiting = self._slots[slots] != rows
             rows, slots = rows[waiting], (slots[waiting] + 1) & mask
 
     # -- checkpoints -------------------------------------------------------------------------------------------
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """A copy of all columns, sorted by fingerprint: the same whatever the order in which keys came."""
+        """Copy of all columns, sorted by fingerprint, so that the order of arrival does not matter."""
         order = np.argsort(self["key"])
         return {name: column[: self._n][order] for name, column in self._columns.items()}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> KeyTable:
-        """The table that `arrays` describes, checked."""
+        """Build a table from `arrays`, after checking them."""
         missing, unknown = set(_COLUMNS) - set(arrays), set(arrays) - set(_COLUMNS) - set(_OPTIONAL)
         if missing or unknown or len({values.shape for values in arrays.values()}) != 1:
             raise StateError(
@@ -191,7 +191,7 @@ class KeyTable:
         return table
 
 
-# Losses on a device are fetched so many steps at a time, because each fetch waits for the device.
+# Losses on a device are fetched this many steps at a time, because each fetch waits for the device.
 _FLUSH_EVERY = 64
 
 
@@ -199,14 +199,14 @@ _NUMBERS = ("alive_from", "kept", "kept_before", "offered", "used", "nonfinite")
 
 
 class KeyStats:
-    """What is known about the keys of a stream.
+    """Statistics of the keys of a stream.
 
     Attributes:
-        table: A row for each key.
-        alive_from: Keys met in this epoch or later are taken to be in the stream.
+        table: One row per key.
+        alive_from: Keys scanned in this epoch or later count as part of the stream.
         kept: Samples trained on.
-        kept_before: The same when the current epoch was drawn.
-        offered: Samples in all epochs in which the stream was gone through to its end.
+        kept_before: Value of `kept` when the current epoch was drawn.
+        offered: Samples in all epochs that reached the end of the stream.
         used: Samples trained on in those epochs.
         nonfinite: Losses that were NaN or infinite.
     """
@@ -216,15 +216,15 @@ class KeyStats:
         self.alive_from = 0
         self.kept = self.kept_before = self.offered = self.used = self.nonfinite = 0
         self._waiting: list[tuple[np.ndarray, torch.Tensor]] = []  # losses that are still on a device
-        self._trained: list[np.ndarray] = []  # fingerprints trained on since the ranks met
-        self._observed: list[np.ndarray] = []  # others whose scores were written since then
-        self._told = (0, 0)  # kept and nonfinite, as of then
+        self._trained: list[np.ndarray] = []  # fingerprints trained on since the last sync
+        self._observed: list[np.ndarray] = []  # other fingerprints whose scores were written since the last sync
+        self._told = (0, 0)  # kept and nonfinite at the last sync
         self._counted = -1  # the last epoch that is in `offered` and `used`
 
-    # -- what training says ------------------------------------------------------------------------------------
+    # -- feedback ----------------------------------------------------------------------------------------------
 
     def trained_on(self, marks: np.ndarray, rows: np.ndarray, scores: torch.Tensor, epoch: int) -> np.ndarray:
-        """Remembers a batch; returns its rows. The `rows` given are those that the table has for it before."""
+        """Store the scores of a trained batch; return its rows. `rows` are its rows in the table before."""
         rows = self.table.add(marks, rows)
         self.table["seen"][rows] = epoch
         self.table["met"][rows] = epoch
@@ -236,14 +236,14 @@ class KeyStats:
         return rows
 
     def observed(self, marks: np.ndarray, scores: torch.Tensor, epoch: int) -> None:
-        """Remembers scores of samples that were not trained on."""
+        """Store scores of samples that were not trained on."""
         rows = self.table.add(marks)
         self.table["met"][rows] = epoch
         self._write_soon(rows, scores)
         self._observed.append(marks)
 
     def repeated(self, marks: np.ndarray, rows: np.ndarray, epoch: int) -> np.ndarray:
-        """Which keys of a batch have come before in this epoch, in the batch or earlier."""
+        """Which keys of a batch came before in this epoch, in the batch or earlier."""
         again = rows >= 0
         again[again] = self.table["seen"][rows[again]] == epoch
         if len(set(marks.tolist())) < len(marks):
@@ -255,20 +255,20 @@ class KeyStats:
             self.flush()
             self._write(rows, scores.to(torch.float32).numpy())
             return
-        self._waiting.append((rows, scores.clone()))  # its owner may use the memory again
+        self._waiting.append((rows, scores.clone()))  # the caller may reuse the memory
         if len(self._waiting) >= _FLUSH_EVERY:
             self.flush()
 
     def flush(self) -> None:
-        """Writes the losses that were left on a device."""
+        """Write the losses that are still on a device."""
         waiting, self._waiting = self._waiting, []
         for rows, scores in waiting:
             self._write(rows, scores.to("cpu", torch.float32).numpy())
 
     def _write(self, rows: np.ndarray, scores: np.ndarray) -> None:
-        """A loss that is not finite leaves a known score alone; for an unseen sample the batch's mean stands in.
+        """Write scores. A non-finite loss keeps a known score; an unseen sample gets the mean of the batch.
 
-        Where no loss of the batch is finite nothing is known, and unseen samples stay unseen.
+        If no loss of the batch is finite, unseen samples stay unseen.
         """
         finite = np.isfinite(scores)
         column = self.table["score"]
@@ -280,16 +280,16 @@ class KeyStats:
             rows, scores = rows[written], scores[written]
         column[rows] = scores
 
-    # -- what has been met -------------------------------------------------------------------------------------
+    # -- scanned keys ------------------------------------------------------------------------------------------
 
     def population(self) -> np.ndarray:
-        """The rows of the keys that are taken to be in the stream, in the order of their fingerprints."""
+        """Rows of the keys that count as part of the stream, in order of fingerprint."""
         rows = np.flatnonzero(self.table["met"] >= max(self.alive_from, 0))
         order: np.ndarray = rows[np.argsort(self.table["key"][rows])]
         return order
 
     def summary(self) -> dict[str, float]:
-        """What has been saved so far, as flat numbers."""
+        """Savings so far, as flat numbers."""
         rows, table = self.population(), self.table
         return {
             "keys": len(table),
@@ -304,11 +304,11 @@ class KeyStats:
         }
 
     def part(self, looked: ScannedKeys | None, known: np.ndarray) -> Part:
-        """What this rank has to tell the others.
+        """Build this rank's part of a sync.
 
         Args:
-            looked: What it has looked at, if it has come to the end of its stream.
-            known: The sorted fingerprints that all ranks knew when the epoch began.
+            looked: The scanned keys, if the rank has reached the end of its stream.
+            known: Sorted fingerprints that all ranks knew at the start of the epoch.
         """
         self.flush()
         trained = np.concatenate([np.empty(0, np.uint64), *self._trained])
@@ -330,7 +330,7 @@ class KeyStats:
         return Part(marks, *columns, seen, new, numbers, looked is not None, looked is not None and looked.whole)
 
     def take_over(self, parts: Sequence[Part], own: int) -> int:
-        """Takes over what the other ranks have learnt; returns how many keys more than one of them has trained on."""
+        """Merge the parts of all ranks; return the number of keys that more than one rank has trained on."""
         for rank, part in enumerate(parts):
             if rank != own and len(part.marks):
                 rows = self.table.add(part.marks)
@@ -339,7 +339,7 @@ class KeyStats:
                 trained = part.times > 0
                 self.table["seen"][rows[trained]] = part.epochs[trained]
                 self.table.count_use(rows, part.times)
-        # Where several ranks have one key, all of them must go on with the same score: the lowest rank's.
+        # If several ranks have a key, all must continue with the same score: that of the lowest rank.
         for part in reversed(parts):
             self.table["score"][self.table.find(part.marks)] = part.scores
         self.kept = self._told[0] + sum(part.numbers[1] for part in parts)
@@ -349,23 +349,23 @@ class KeyStats:
         return len(everything) - len(np.unique(everything))
 
     def told(self) -> None:
-        """All ranks know what this one knows."""
+        """Mark all data of this rank as synced."""
         self._trained, self._observed, self._told = [], [], (self.kept, self.nonfinite)
 
     @property
     def has_news(self) -> bool:
-        """Whether this rank knows something that the others do not."""
+        """Whether this rank has unsynced data."""
         return bool(self._trained or self._observed) or self._told != (self.kept, self.nonfinite)
 
     def met(self, parts: Sequence[Part], known: np.ndarray, epoch: int, done: np.ndarray, *, loaded: bool) -> int:
-        """An epoch's stream has come to its end on all ranks; returns how many samples came more than once.
+        """Mark the keys of a stream that ended on all ranks as scanned; return how many samples came more than once.
 
         Args:
-            parts: What the ranks have looked at.
-            known: The fingerprints that all ranks knew when it began.
-            epoch: Which epoch it was.
+            parts: The parts of all ranks.
+            known: Fingerprints that all ranks knew at the start of the epoch.
+            epoch: The epoch that ended.
             done: Fingerprints that had been trained on before the epoch was resumed.
-            loaded: Whether what was known came from a checkpoint, which may be of another data set.
+            loaded: Whether the known keys came from a checkpoint, which may be of another data set.
         """
         seen = np.logical_or.reduce([part.known for part in parts])
         new = np.unique(np.concatenate([part.new for part in parts]))
@@ -378,7 +378,7 @@ class KeyStats:
             )
         rows = self.table.add(marks)
         self.table["met"][rows] = epoch
-        # A loader that was put back into the middle of a stream has not looked at what lies before.
+        # A loader that resumed in the middle of a stream has not scanned the part before.
         if all(part.whole for part in parts) and np.isin(done, marks).all():
             self.alive_from = self._counted = epoch
             self.offered += offered
@@ -388,7 +388,7 @@ class KeyStats:
     # -- checkpoints -------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Tensors and numbers."""
+        """Return tensors and numbers."""
         self.flush()
         arrays = self.table.arrays()
         columns = {name: torch.from_numpy(_signed(values)) for name, values in arrays.items()}
@@ -397,7 +397,7 @@ class KeyStats:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> KeyStats:
-        """What `state` describes, checked."""
+        """Build from `state`, after checking it."""
         arrays = {name: values.cpu().numpy() for name, values in state["columns"].items()}
         if "key" not in arrays or arrays["key"].dtype != np.int64:
             raise StateError("the checkpoint must hold fingerprints as int64. Use another checkpoint.")
@@ -411,12 +411,12 @@ class KeyStats:
 
 
 def named(keys: Any, which: np.ndarray) -> str:
-    """The first of the keys that are marked, for a message."""
+    """First of the marked keys, for a message."""
     return repr(listed(keys)[int(np.flatnonzero(which)[0])])
 
 
 def raise_for_repeats(times: int, where: str, example: str = "") -> None:
-    """Says that keys are not unique."""
+    """Raise because keys are not unique."""
     raise DatasetError(
         f"keys must be unique within an epoch, and {times} came more than once{example} {where}. Make keys that "
         "differ, for example from the shard and the name within it; split the stream between workers and ranks; go "
@@ -426,7 +426,7 @@ def raise_for_repeats(times: int, where: str, example: str = "") -> None:
 
 
 def _places(marks: np.ndarray, known: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Where fingerprints stand among sorted ones, and whether they do."""
+    """Positions of fingerprints among sorted ones, and whether each is there."""
     if not len(known):
         return np.zeros(len(marks), np.int64), np.zeros(len(marks), np.bool_)
     places = np.minimum(known.searchsorted(marks), len(known) - 1)

@@ -1,4 +1,4 @@
-"""OnePass: data that are seen once; of every window of candidates the hardest are trained on."""
+"""OnePass: data that are seen once; the hardest of every window of candidates are trained on."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _Item = TypeVar("_Item")
 
 
 class TopK(Generic[_Item]):
-    """Keeps the `q` candidates with the largest scores; memory for `q`, whatever their number.
+    """Keep the `q` candidates with the largest scores, in memory for `q` candidates.
 
-    A candidate that is too easy costs one comparison; one that is kept O(log q), and one where q = 1. Equal scores are
-    chosen among fairly, by a hash of the order in which they came. NaN is never among the largest.
+    A candidate that is too easy costs one comparison; a candidate that is kept costs O(log q), or one comparison for
+    q = 1. Ties are broken fairly, by a hash of the order of arrival. NaN is never among the largest.
 
     >>> heap = TopHeap(2)
     >>> for item, score in (("a", 0.3), ("b", 2.0), ("c", 0.9), ("d", 0.1)):
@@ -36,7 +36,7 @@ class TopK(Generic[_Item]):
 
     Args:
         q: How many to keep.
-        seed: Of the choice among equal scores.
+        seed: Seed for ties.
     """
 
     def __init__(self, q: int, seed: int = 0) -> None:
@@ -51,7 +51,7 @@ class TopK(Generic[_Item]):
         return len(self._entries)
 
     def push(self, item: _Item, score: float) -> None:
-        """Offers a candidate."""
+        """Add a candidate."""
         self.pushed += 1
         if math.isnan(score):
             score = -math.inf
@@ -65,7 +65,7 @@ class TopK(Generic[_Item]):
             heapq.heapreplace(self._entries, entry)
 
     def drain(self) -> list[_Item]:
-        """What has been kept, hardest first; the heap is empty afterwards."""
+        """Return the kept items, hardest first, and empty the heap."""
         entries, self._entries = sorted(self._entries, reverse=True), []
         return [item for *_, item in entries]
 
@@ -74,7 +74,7 @@ _FORMAT = "orderdp.OnePass"
 
 
 class OnePass:
-    """Windows of `window` candidates; all of a window are scored, the `keep` hardest come out as a batch.
+    """Score windows of `window` candidates and yield the `keep` hardest of each as a batch.
 
     ::
 
@@ -82,19 +82,20 @@ class OnePass:
         for x, y in batches:
             loss = criterion(model(x), y).mean()
 
-    This is Algorithm 1 of the paper with scores that are not old: it costs a forward pass of the whole window, without
-    gradients, and saves what lies beyond. It can be gone through once more if the stream can.
+    This is Algorithm 1 of the paper with current scores: it costs one forward pass of the whole window, without
+    gradients, and saves the rest of the step for candidates that are not kept. It can be iterated again if the stream
+    can.
 
     Args:
-        stream: Samples one by one: any iterable, a DataLoader with ``batch_size=None`` among them.
-        score: Takes a collated window and gives one number for each candidate, larger for those to train on. Called
-            without gradients.
-        window: Candidates a window, s.
-        keep: How many of them are trained on, q.
-        collate: Makes a batch out of a list of samples.
-        drop_last: Whether candidates that do not fill a window are left out. Otherwise as large a share of them is
-            kept, rounded.
-        seed: Of the choice among equal scores.
+        stream: Single samples: any iterable, for example a DataLoader with ``batch_size=None``.
+        score: Maps a collated window to one number per candidate, larger for those to train on. Called without
+            gradients.
+        window: Candidates per window, s.
+        keep: Candidates per window that are trained on, q.
+        collate: Builds a batch from a list of samples.
+        drop_last: Whether to drop candidates that do not fill a window. Otherwise the same fraction of them is kept,
+            rounded.
+        seed: Seed for ties.
     """
 
     def __init__(
@@ -119,14 +120,14 @@ class OnePass:
         self._drop_last = bool(drop_last)
         self._seed = checked_seed(seed)
         self.offered = self.kept = 0
-        self._loaded = False  # whether the next pass goes on where another one stood
+        self._loaded = False  # whether the next pass resumes a loaded one
         self._to_skip = 0
-        self._over = False  # whether the pass has come to its end
+        self._over = False  # whether the pass has ended
 
     def __iter__(self) -> Iterator[Any]:
-        """Batches of the hardest.
+        """Yield batches of the hardest samples.
 
-        A batch counts as trained on when it is handed out: save a checkpoint after its step, not before.
+        A batch counts as trained on when it is yielded: save a checkpoint after its step, not before.
         """
         candidates = iter(self._stream)
         skipped = sum(1 for _ in islice(candidates, self._to_skip))
@@ -158,7 +159,7 @@ class OnePass:
         return 0 if self._drop_last else round(self.keep * candidates / self.window)
 
     def _hardest(self, part: list[Any], count: int) -> list[int]:
-        """The places of the hardest, in the order in which they came."""
+        """Positions of the hardest candidates, in order of arrival."""
         with torch.no_grad():
             scores = self._score(self._collate(part))
         if not isinstance(scores, torch.Tensor) or scores.shape != (len(part),):
@@ -169,7 +170,7 @@ class OnePass:
             )
         values = scores.detach().to("cpu", torch.float64).numpy()
         ranked = np.where(np.isnan(values), -np.inf, values)
-        # Keyed by the window as well: or the same places would win all ties of a training.
+        # The key depends on the window too: otherwise the same positions would win all ties of a training.
         places = top_of_part(np.arange(len(part)), ranked, count, key64(self._seed, "window", self.offered))
         listed: list[int] = places.tolist()
         return listed
@@ -177,16 +178,16 @@ class OnePass:
     # -- checkpoints -------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """How many samples have been offered and kept, and whether that was all of the pass; plain values."""
+        """Return the numbers of samples offered and kept, and whether the pass has ended, as plain values."""
         counts = {"offered": self.offered, "kept": self.kept, "over": self._over}
         return {"format": _FORMAT, **counts, "window": self.window, "keep": self.keep}
 
     def load_state_dict(self, state: Mapping[str, Any], *, skip: bool = True) -> None:
-        """Goes on after the windows that had been handed out; after a whole pass, with the next.
+        """Resume after the windows that had been yielded; after a whole pass, with the next one.
 
         Args:
-            state: What `state_dict` gave.
-            skip: Whether to skip what had been offered; False where the stream goes on by itself.
+            state: Result of `state_dict`.
+            skip: Whether to skip the samples already offered; False if the stream resumes by itself.
         """
         wanted = {"format": _FORMAT, "window": self.window, "keep": self.keep}
         if not isinstance(state, Mapping) or any(state.get(name) != value for name, value in wanted.items()):

@@ -1,4 +1,4 @@
-"""How decisions about keys reach the worker processes of a loader, and what workers do with them."""
+"""Worker channel: sends keep masks to the worker processes of a loader, and receives the scanned keys."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ __all__ = [
 
 
 def has_place(stream: Any) -> bool:
-    """Whether a stream or data set can say where it is and be put back there."""
+    """Whether a stream or data set is stateful: has `state_dict` and `load_state_dict`."""
     return all(callable(getattr(stream, name, None)) for name in ("state_dict", "load_state_dict"))
 
 
 def check_nothing_is_skipped(loader: Any) -> None:
-    """Refuses a loader that is about to throw batches away because its state was loaded."""
+    """Raise if a loader is about to skip batches because its state was loaded."""
     state = getattr(loader, "next_iter_state", None)
     if not isinstance(state, Mapping):
         return
@@ -54,7 +54,7 @@ def check_nothing_is_skipped(loader: Any) -> None:
         )
 
 
-#: The opening of decisions that were made before the first epoch: what is looked at by them is not reported.
+#: `opening` of the keep mask before the first epoch: keys scanned under it are not reported.
 NO_DECISIONS = 0
 
 
@@ -63,14 +63,14 @@ _MASK = (1 << 64) - 1
 
 @dataclass(frozen=True, eq=False)
 class KeepMask:
-    """What is kept.
+    """Which samples are kept.
 
     Attributes:
-        opening: A number for each time that somebody goes through the stream.
-        hash_key: Key of the hash that decides about unknown keys.
-        threshold: Those with smaller hashes are kept.
+        opening: Number of the pass through the stream.
+        hash_key: Key of the hash that decides on unknown keys.
+        threshold: Unknown keys with a smaller hash are kept.
         known: Fingerprints, sorted.
-        kept: 1 for those of them that are kept, 0 for those that are not.
+        kept: For each of them 1 if it is kept, else 0.
     """
 
     opening: int
@@ -87,7 +87,7 @@ class KeepMask:
         return _hash(mark, self.hash_key) < self.threshold
 
     def keep_all_of(self, marks: np.ndarray) -> np.ndarray:
-        """The same for many at once."""
+        """Vectorized `keeps`."""
         answer = is_drawn(marks, self.hash_key, self.threshold)
         if len(self.known):
             places = np.minimum(self.known.searchsorted(marks), len(self.known) - 1)
@@ -96,7 +96,7 @@ class KeepMask:
 
 
 def _hash(mark: int, key: int) -> int:
-    """`orderdp._draw.fair_hash` of one number; for one, numpy takes ten times as long."""
+    """`orderdp._draw.fair_hash` of one number in plain Python, because numpy takes ten times as long for one."""
     h = (mark * 0x9E3779B97F4A7C15 + key) & _MASK
     h = ((h ^ (h >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     h = ((h ^ (h >> 27)) * 0x94D049BB133111EB) & _MASK
@@ -104,26 +104,26 @@ def _hash(mark: int, key: int) -> int:
 
 
 class ScannedKeys(NamedTuple):
-    """What the passes through a stream have looked at, and whether all that began came to their end."""
+    """Keys scanned by the passes through a stream, and whether every pass that began has ended."""
 
     marks: np.ndarray
     whole: bool
 
 
 class WorkerChannel:
-    """The folder, from either side.
+    """Folder through which a filter and the workers of its loader exchange files.
 
     Args:
-        folder: Where it is. Belongs to one filter.
+        folder: Path of the folder, which belongs to one filter.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    # -- the filter's side -------------------------------------------------------------------------------------
+    # -- filter side -------------------------------------------------------------------------------------------
 
     def post(self, decisions: KeepMask) -> None:
-        """Makes these the decisions that hold; what was there before is removed."""
+        """Publish a keep mask and delete the files of the previous one."""
         old = [path for path in self._folder.iterdir() if path.name != "current.json"]
         for name, values in (("known", decisions.known), ("kept", decisions.kept)):
             np.save(self._path(name, decisions.opening), values)
@@ -134,30 +134,30 @@ class WorkerChannel:
                 path.unlink(missing_ok=True)
 
     def collect(self, opening: int) -> ScannedKeys:
-        """What was looked at under these decisions until now."""
+        """Return the keys scanned so far under this keep mask."""
         parts = [np.load(path) for path in sorted(self._folder.glob(f"looked-{opening}-*.npy"))]
         unfinished = any(self._folder.glob(f"begun-{opening}-*"))
         return ScannedKeys(np.concatenate([np.empty(0, np.uint64), *parts]), bool(parts) and not unfinished)
 
-    # -- the workers' side -------------------------------------------------------------------------------------
+    # -- worker side -------------------------------------------------------------------------------------------
 
     def read(self) -> KeepMask:
-        """The decisions that hold now."""
+        """Return the current keep mask."""
         head = json.loads((self._folder / "current.json").read_text())
         known, kept = (np.load(self._path(name, head["opening"]), mmap_mode="r") for name in ("known", "kept"))
         return KeepMask(**head, known=known.view(np.ndarray), kept=kept.view(np.ndarray))
 
     def begin(self, opening: int) -> str:
-        """Somebody begins to go through their part of the stream; returns a name for it."""
+        """Note that a worker begins a pass through its part of the stream; return the name of the pass."""
         name = f"{opening}-{uuid.uuid4().hex}"
         if opening != NO_DECISIONS:
             (self._folder / f"begun-{name}").touch()
         return name
 
     def end(self, name: str, marks: np.ndarray) -> None:
-        """They have come to its end, having looked at these."""
+        """Note that the pass has ended, with the fingerprints it has scanned."""
         begun = self._folder / f"begun-{name}"
-        if begun.exists():  # not so where nobody asks, or where another epoch has begun meanwhile
+        if begun.exists():  # missing before the first epoch, or after another epoch has begun
             np.save(self._folder / f".{name}.npy", marks)
             (self._folder / f".{name}.npy").replace(self._folder / f"looked-{name}.npy")
             begun.unlink(missing_ok=True)
@@ -174,10 +174,10 @@ KeyOf = str | int | Callable[[Any], Any]
 
 
 class KeyFilterStage:
-    """A stage of a pipeline: takes an iterable of samples, gives those that are kept this epoch.
+    """Filter stage of a pipeline: maps an iterable of samples to those kept in this epoch.
 
     Args:
-        board: Where the decisions are.
+        board: Worker channel with the keep mask.
         key: Where a sample's key is: the name of an entry, a position in a tuple, or a function of the sample.
     """
 
@@ -186,7 +186,7 @@ class KeyFilterStage:
         self._key = key
 
     def __call__(self, samples: Iterable[Any]) -> Iterator[Any]:
-        """What is kept of `samples`, in their order."""
+        """Yield the kept samples of `samples`, in their order."""
         decisions = self._board.read()
         pass_name, looked = self._board.begin(decisions.opening), array("Q")
         for sample in samples:
@@ -194,11 +194,11 @@ class KeyFilterStage:
             looked.append(mark)
             if decisions.keeps(mark):
                 yield sample
-        # Not in a `finally`: of a pass that is broken off nobody knows what it would have met.
+        # Not in a `finally`: the keys that an interrupted pass would have scanned are unknown.
         self._board.end(pass_name, np.frombuffer(looked, dtype=np.uint64))
 
     def key_of(self, sample: Any) -> Any:
-        """The key of a sample."""
+        """Return the key of a sample."""
         if callable(self._key):
             return self._key(sample)
         try:
@@ -212,11 +212,11 @@ class KeyFilterStage:
 
 
 class FilteredIterableDataset(IterableDataset[Any]):
-    """What is kept of a stream, as a data set that a DataLoader takes. It can be gone through again and again.
+    """Kept samples of a stream, as an iterable data set for a DataLoader. It can be iterated repeatedly.
 
     Args:
-        stream: Any iterable that can be, itself.
-        gate: Lets samples through.
+        stream: Any iterable that can be iterated repeatedly.
+        gate: The filter stage.
     """
 
     def __init__(self, stream: Iterable[Any], gate: KeyFilterStage) -> None:
@@ -231,13 +231,13 @@ class FilteredIterableDataset(IterableDataset[Any]):
     def __iter__(self) -> Iterator[Any]:
         return self.gate(self.stream)
 
-    # A loader that remembers its place asks for these, and skips batches where they are missing (see places.py).
+    # A stateful loader calls these, and skips batches if they are missing (see `check_nothing_is_skipped`).
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the stream is, if it knows; nothing otherwise, since the gate drops what was trained on."""
+        """Return the stream's state if it has one, else nothing, because the filter drops trained samples by itself."""
         return {"stream": self.stream.state_dict()} if has_place(self.stream) else {}  # type: ignore[attr-defined]
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Puts the stream back where it was, if it knew."""
+        """Restore the stream's state, if it had one."""
         if "stream" in state and has_place(self.stream):
             self.stream.load_state_dict(state["stream"])  # type: ignore[attr-defined]
