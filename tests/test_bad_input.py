@@ -264,7 +264,7 @@ def test_a_policy_must_be_one() -> None:
     class Halfway(KeepAll):
         every = "batch"
 
-    with pytest.raises(ConfigError, match="must have the methods candidates and pick"):
+    with pytest.raises(ConfigError, match="must have the methods candidates and select_from"):
         Pruner(Halfway(), 10)
 
 

@@ -545,7 +545,7 @@ def test_too_few_epochs_or_models_are_told_before_anything_is_trained(epochs_tra
     with pytest.raises(ConfigError, match="Forgetting needs at least 2 epochs"):
         Forgetting().select(make(epochs=1), 0.5, seed=0)
     with pytest.raises(DatasetError, match="needs scores made elsewhere"):
-        coresets.OwnScores().select(proxy, 0.5, seed=0)
+        coresets.PrecomputedScores().select(proxy, 0.5, seed=0)
     for moment in ((4, 0), (-1, 0), (1, 2)):
         with pytest.raises(ConfigError, match="models 0 to 1 after 0 to 3 epochs, model"):
             proxy.logits(*moment)

@@ -160,7 +160,7 @@ def test_rules_out_of_range_are_refused(make) -> None:
 
 def test_a_rule_of_ones_own_will_do() -> None:
     class Middle:
-        def choose(self, pooled, q, context):
+        def select(self, pooled, q, context):
             pool = np.flatnonzero(pooled > -np.inf)
             start = (len(pool) - q) // 2
             return np.sort(pool[np.argsort(-pooled[pool])][start : start + q])

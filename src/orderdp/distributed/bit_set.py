@@ -107,7 +107,7 @@ def shard_size(total: int, rank: int, world: int) -> int:
 
     Monotone in `total`, so on every rank the parts of q <= s <= n are in the same order.
 
-    >>> [share_of(8, rank, 3) for rank in range(3)]
+    >>> [shard_size(8, rank, 3) for rank in range(3)]
     [3, 3, 2]
     """
     return total // world + (rank < total % world)

@@ -24,13 +24,13 @@ class RankShard:
     the others. So at most w - 1 samples at the end of the (shuffled) epoch are left out or, with `pad`, up to w - 1 of
     its first samples are repeated.
 
-    >>> from orderdp._epochs import FixedEpoch
-    >>> epoch = FixedEpoch(np.array([10, 11, 12, 13, 14, 15, 16]))
-    >>> [Share(rank, 2).batch(epoch, 0, 2) for rank in (0, 1)]
+    >>> from orderdp._epochs import EpochOrder
+    >>> epoch = EpochOrder(np.array([10, 11, 12, 13, 14, 15, 16]))
+    >>> [RankShard(rank, 2).batch(epoch, 0, 2) for rank in (0, 1)]
     [[10, 12], [11, 13]]
-    >>> [Share(rank, 2).batch(epoch, 4, 2) for rank in (0, 1)]
+    >>> [RankShard(rank, 2).batch(epoch, 4, 2) for rank in (0, 1)]
     [[14], [15]]
-    >>> [Share(rank, 2, pad=True).batch(epoch, 4, 2) for rank in (0, 1)]
+    >>> [RankShard(rank, 2, pad=True).batch(epoch, 4, 2) for rank in (0, 1)]
     [[14, 16], [15, 10]]
 
     Attributes:

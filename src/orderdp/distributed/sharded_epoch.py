@@ -76,8 +76,8 @@ class TwoLevelOrder:
         last = int(np.searchsorted(self._ends, stop, side="left"))
         parts = []
         for window in range(first, last + 1):
-            on_epoch_start = int(self._ends[window - 1]) if window else 0
-            parts.append(self._window(window)[max(0, start - on_epoch_start) : stop - on_epoch_start])
+            first = int(self._ends[window - 1]) if window else 0
+            parts.append(self._window(window)[max(0, start - first) : stop - first])
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def after(self, position: int) -> tuple[BitSet, np.ndarray]:
@@ -253,7 +253,7 @@ class RemoteSamples(NamedTuple):
 def transfer_plan(counts: np.ndarray, targets: np.ndarray, turn: int = 0) -> np.ndarray:
     """Number of selected samples that each rank (row) sends to each other rank (column) to reach its target.
 
-    >>> moves(np.array([5, 1, 3]), np.array([3, 3, 3])).tolist()
+    >>> transfer_plan(np.array([5, 1, 3]), np.array([3, 3, 3])).tolist()
     [[0, 2, 0], [0, 0, 0], [0, 0, 0]]
 
     Args:

@@ -275,12 +275,12 @@ def chosen_among(members: BitSet, before: int, total: int, count: int, rng: draw
     Members are numbered from `before` on, in ascending order. So ranks that know each other's counts make one common
     draw.
     """
-    select_shard = pool_bits(total, count, rng, before, before + len(members))
+    among_all = pool_bits(total, count, rng, before, before + len(members))
     kept, at = BitSet(members.start, members.stop), before
     for low, high in members.pieces():
         mask = members.mask(low, high)
         places = np.flatnonzero(mask)
-        mask[places] = select_shard.mask(at, at + len(places))
+        mask[places] = among_all.mask(at, at + len(places))
         kept.put(low, mask)
         at += len(places)
     return kept

@@ -346,9 +346,9 @@ class MethodSpec(NamedTuple):
 def parse_method(text: str, names: Collection[str] | None = None, what: str = "policy") -> MethodSpec:
     """Parse a method of the command line: the name of a policy, then its parameters.
 
-    >>> parse_contender("infobatch:annealing=none")
-    Contender(policy='infobatch', parameters={'annealing': None})
-    >>> parse_contender('orderdp:exploration=1.0:select={"name":"trimmed","share":0.1}').parameters["select"]["share"]
+    >>> parse_method("infobatch:annealing=none")
+    MethodSpec(policy='infobatch', parameters={'annealing': None})
+    >>> parse_method('orderdp:exploration=1.0:select={"name":"trimmed","share":0.1}').parameters["select"]["share"]
     0.1
 
     Args:

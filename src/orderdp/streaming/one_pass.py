@@ -28,7 +28,7 @@ class TopK(Generic[_Item]):
     A candidate that is too easy costs one comparison; a candidate that is kept costs O(log q), or one comparison for
     q = 1. Ties are broken fairly, by a hash of the order of arrival. NaN is never among the largest.
 
-    >>> heap = TopHeap(2)
+    >>> heap = TopK(2)
     >>> for item, score in (("a", 0.3), ("b", 2.0), ("c", 0.9), ("d", 0.1)):
     ...     heap.push(item, score)
     >>> heap.drain()
