@@ -101,6 +101,7 @@ def test_a_folder_of_images_is_trained_by_the_workbench(folder: Path, tmp_path: 
         "8",
         "--threads",
         "1",
+        "--keep-last",
     ]
     assert main(["train", *options, "--prune-ratio", "0.5", "--quiet", "--out", str(tmp_path)]) == 0
     (run,) = read_runs(tmp_path)
