@@ -744,3 +744,9 @@ def test_bad_usage_of_the_coreset_command(
 ) -> None:
     assert main(["coreset", *arguments, "--prune-ratio", "0.5", "--out", str(tmp_path / "x.npz")]) == 2
     assert complaint in capsys.readouterr().err
+
+
+def test_policies_that_do_not_say_how_few_they_keep_are_not_refused(tmp_path: Path) -> None:
+    options = ["--policies", "repb,selective-backprop,seta", "--prune-ratios", "0.3", "--seeds", "0", "--no-controls"]
+    assert main(["compare", *SMALL, *options, "--quiet", "--out", str(tmp_path)]) == 0
+    assert all(run.done for run in read_runs(tmp_path))

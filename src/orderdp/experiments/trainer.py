@@ -229,8 +229,8 @@ _COUNTS = ("batch", "recorded", "samples", "loss_count", "metric")
 
 def check_full_batch(pruner: Pruner, batch_size: int, label: str) -> None:
     """Raise if an epoch may be smaller than a batch, so that it would have no step."""
-    fewest, _ = pruner.size_bounds(0)
-    if fewest < batch_size:
+    fewest, most = pruner.size_bounds(0)
+    if most < batch_size or 1 < fewest < batch_size:  # 1 is the default of policies without bounds
         raise ConfigError(
             f"an epoch of {label} may have {fewest} samples, less than one batch of {batch_size}, and incomplete "
             "batches are left out. Choose a smaller --batch-size, prune less, or give --keep-last."

@@ -52,6 +52,11 @@ class Threshold(Protocol):
         ...
 
 
+def _check_floor(floor: object) -> None:
+    if not (is_number(floor) and math.isfinite(floor)):  # type: ignore[arg-type]
+        raise ConfigError(f"floor must be a number, the smallest loss there can be, got {floor!r}.")
+
+
 @dataclass(frozen=True)
 class Probability:
     """Learned if the model gives the right class at least this probability: for cross-entropy losses.
@@ -70,8 +75,7 @@ class Probability:
     def __post_init__(self) -> None:
         if not (is_number(self.value) and 0 < self.value < 1):
             raise ConfigError(f"the probability of a learned sample's class must be in (0, 1), got {self.value!r}.")
-        if not (is_number(self.floor) and math.isfinite(self.floor)):
-            raise ConfigError(f"floor must be a number, the smallest loss there can be, got {self.floor!r}.")
+        _check_floor(self.floor)
 
     @property
     def loss(self) -> float:
@@ -121,8 +125,7 @@ class RelativeLoss:
 
     def __post_init__(self) -> None:
         check_ratio("share", self.share, zero_allowed=False)
-        if not (is_number(self.floor) and math.isfinite(self.floor)):
-            raise ConfigError(f"floor must be a number, the smallest loss there can be, got {self.floor!r}.")
+        _check_floor(self.floor)
 
     def at(self, table: Table) -> float:
         """Return the fraction of the mean over all seen samples; before any is seen, no sample is learned."""
@@ -147,8 +150,7 @@ class LossShare:
 
     def __post_init__(self) -> None:
         check_ratio("share", self.share, zero_allowed=False)
-        if not (is_number(self.floor) and math.isfinite(self.floor)):
-            raise ConfigError(f"floor must be a number, the smallest loss there can be, got {self.floor!r}.")
+        _check_floor(self.floor)
 
     def at(self, table: Table) -> float:
         """Return the loss of the last sample, from the easiest on, with which the sum does not exceed the fraction."""
