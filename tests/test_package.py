@@ -154,11 +154,19 @@ def test_the_examples_on_a_page_run_one_after_the_other(page: Path, monkeypatch:
     exec(compile("\n".join(blocks), str(page), "exec", dont_inherit=True), module.__dict__)
 
 
+def anchors(page: str) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", page, flags=re.DOTALL), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_links_between_pages_and_names_of_tests_are_true(page: Path) -> None:
     text = page.read_text()
-    for target in re.findall(r"\]\((?!http)([^)#]+)\)", text):
-        assert (page.parent / target).exists(), target
+    for target, anchor in re.findall(r"\]\((?!http)([^)#]*)(?:#([^)]+))?\)", text):
+        linked = page.parent / target if target else page
+        assert linked.exists(), target
+        assert not anchor or anchor in anchors(linked.read_text()), f"{target}#{anchor}"
     for file, test in re.findall(r"`(test_\w+\.py)::(\w+)`", text):
         assert f"def {test}(" in next((ROOT / "tests").rglob(file)).read_text(), test
 

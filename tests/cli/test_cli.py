@@ -13,7 +13,7 @@ import pytest
 
 from orderdp import __version__
 from orderdp.cli import main
-from orderdp.policies.registry import NAMES, card
+from orderdp.policies.registry import NAMES, card, summary
 from orderdp.report import tables
 from orderdp.theory import plan
 
@@ -183,8 +183,11 @@ def test_policies_are_listed_and_their_cards_printed(capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize("name", NAMES)
 def test_every_policy_has_a_card_with_the_same_parts(name: str) -> None:
     text = card(name)
-    for part in ("**In one sentence:**", "## The rule", "## Use", "## Parameters", "## Cost", "## Where it fails"):
+    for part in ("**Rule.**", "**Parameters.**", "**Cost.**", "**Limits.**", "**Tests.**", "- reference: "):
         assert part in text
+    assert text.startswith(f"# {name}\n\n{summary(name)}\n")
+    assert 20 < len(summary(name)) < 250
+    assert f"policies.{NAMES[name].__name__}(" in text
     for parameter in inspect.signature(NAMES[name]).parameters:
         assert f"`{parameter}`" in text, f"the card of {name} does not explain {parameter}"
 
@@ -193,4 +196,4 @@ def test_a_reader_that_has_read_enough_is_no_error() -> None:
     command = f"{sys.executable} -m orderdp policies infobatch | head -1; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=180, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == "# InfoBatch\n"
+    assert done.stdout == "# infobatch\n"

@@ -235,16 +235,9 @@ def test_methods_that_look_for_the_border_find_it(method, proxy: Proxy) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_method_has_a_card_that_names_its_parameters(name: str) -> None:
     text = coresets.card(name)
-    for part in (
-        "## The rule",
-        "## Use",
-        "## Parameters",
-        "## Cost",
-        "## Guaranteed",
-        "## Where it fails",
-        "## Source",
-    ):
+    for part in ("**Rule.**", "**Parameters.**", "**Cost.**", "**Limits.**", "**Tests.**", "- reference: "):
         assert part in text, part
+    assert text.startswith(f"# {name}\n\n{coresets.summary(name)}\n")
     for parameter in coresets.config_of(coresets.build(name)):
         assert parameter == "name" or f"`{parameter}`" in text, parameter
     assert 20 < len(coresets.summary(name)) < 250

@@ -250,7 +250,7 @@ def test_it_has_a_name_a_card_and_a_place_in_the_grid(
         ("proxy-plan", ratio, seed) for seed in (0, 1) for ratio in (0.3, 0.5)
     ]
     text = card("proxy-plan")
-    for part in ("**In one sentence:**", "## The rule", "## Use", "## Parameters", "## Cost", "## Where it fails"):
+    for part in ("**Rule.**", "```python", "**Parameters.**", "**Cost.**", "**Limits.**", "**Tests.**"):
         assert part in text
     for name in ProxyOptions.__dataclass_fields__:
         assert f"`{name}`" in text
