@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import pkgutil
 import re
@@ -141,7 +142,10 @@ def test_every_module_imports_and_lists_its_names() -> None:
         assert all(hasattr(loaded, name) for name in loaded.__all__)
 
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    *(ROOT / f"{name}.md" for name in ("README", "CHANGELOG", "CONTRIBUTING")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 PAGES_WITH_CODE = [page for page in PAGES if "```python" in page.read_text()]
 
 
@@ -169,6 +173,29 @@ def test_links_between_pages_and_names_of_tests_are_true(page: Path) -> None:
         assert not anchor or anchor in anchors(linked.read_text()), f"{target}#{anchor}"
     for file, test in re.findall(r"`(test_\w+\.py)::(\w+)`", text):
         assert f"def {test}(" in next((ROOT / "tests").rglob(file)).read_text(), test
+
+
+def messages() -> str:
+    """All text in the source, with three dots where a value is filled in."""
+    texts = []
+    for file in (ROOT / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.JoinedStr):
+                texts.append(
+                    "".join(str(part.value) if isinstance(part, ast.Constant) else "..." for part in node.values)
+                )
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                texts.append(node.value)
+    return "\n".join(texts)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_errors_that_pages_quote_are_those_of_the_source(page: Path) -> None:
+    quoted = re.findall(r"^\| `\w+Error: ([^`]+)` \|", page.read_text(), flags=re.MULTILINE)
+    source = messages() if quoted else ""
+    for message in quoted:
+        for part in message.split("..."):
+            assert part.strip() in source, message
 
 
 @pytest.mark.parametrize(
