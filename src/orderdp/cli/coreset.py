@@ -38,7 +38,7 @@ A method's parameters follow its name: NAME:key=value. With --cache ten methods 
 def add(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument("--list", action="store_true", help="say which methods there are")
-    parser.add_argument("--method", metavar="M", help="which method; its card is the section M of a page in docs/coresets")
+    parser.add_argument("--method", metavar="M", help="which method; --list names them, docs/coresets explains them")
     parser.add_argument("--prune-ratio", type=float, metavar="R", help="share left out, in [0, 1)")
     parser.add_argument("--out", type=Path, metavar="FILE", help="an .npz file")
     parser.add_argument("--data", metavar="D", help="name or path of the data set: see orderdp data")
