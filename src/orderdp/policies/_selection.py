@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import is_dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from orderdp import _draw as draw
 from orderdp._draw import key64
 from orderdp.errors import ConfigError
-from orderdp.policy import Context, Policy, Rows
+from orderdp.policy import Context, Rows
 
 if TYPE_CHECKING:
     import torch
@@ -22,19 +20,16 @@ __all__ = [
     "at_least_one",
     "count_kept",
     "hardest_first",
-    "has_ratio",
     "is_annealed",
     "mean_and_variance",
     "mean_only",
     "proportional",
-    "ratio_name",
     "shuffled",
     "streams",
     "tie_key",
     "top",
     "uniform",
     "weighted",
-    "with_ratio",
 ]
 
 
@@ -139,25 +134,6 @@ def proportional(members: np.ndarray, total: int) -> np.ndarray:
     for _ in range(-left):
         budgets[int(np.argmax(budgets))] -= 1
     return budgets
-
-
-def ratio_name(policy: Any) -> str:
-    """Return the name of the parameter of a policy, or of its class, that is its ratio."""
-    return str(getattr(policy, "ratio_name", "prune_ratio"))
-
-
-def has_ratio(policy: Any) -> bool:
-    """Return True if the policy has a ratio that can be changed."""
-    return hasattr(policy, "with_ratio") or (is_dataclass(policy) and hasattr(policy, ratio_name(policy)))
-
-
-def with_ratio(policy: Policy, prune_ratio: float) -> Policy:
-    """Return the same policy at another ratio."""
-    own: Callable[[float], Policy] | None = getattr(policy, "with_ratio", None)
-    if own is not None:
-        return own(prune_ratio)
-    changed: Policy = replace(policy, **{ratio_name(policy): prune_ratio})  # type: ignore[type-var]
-    return changed
 
 
 def mean_only(rows: Rows, losses: torch.Tensor, alpha: float) -> dict[str, torch.Tensor]:

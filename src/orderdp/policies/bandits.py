@@ -10,7 +10,7 @@ import numpy as np
 from orderdp._validation import check_ratio
 from orderdp.errors import ConfigError
 from orderdp.policies._selection import count_kept, mean_and_variance, mean_only, shuffled, top, uniform
-from orderdp.policy import Column, Context, Rows, Selection, Table
+from orderdp.policy import Column, Context, Policy, Rows, Selection, Table
 
 if TYPE_CHECKING:
     import torch
@@ -19,7 +19,7 @@ __all__ = ["UCB", "EpsilonGreedy"]
 
 
 @dataclass(frozen=True)
-class EpsilonGreedy:
+class EpsilonGreedy(Policy):
     """Keeps the largest average losses for a fraction 1 - epsilon of the budget, and a uniform draw for the rest.
 
     Args:
@@ -58,7 +58,7 @@ class EpsilonGreedy:
 
 
 @dataclass(frozen=True)
-class UCB:
+class UCB(Policy):
     """Keeps the samples with the largest mean + c * variance of the loss, both exponential averages.
 
     Args:

@@ -18,7 +18,7 @@ from orderdp._planning import pool_sizes
 from orderdp._validation import check_dials, check_ratio, is_count
 from orderdp.errors import ConfigError
 from orderdp.policies._selection import shuffled, streams, tie_key, uniform
-from orderdp.policy import Context, Selection, Table
+from orderdp.policy import Context, Selection, StepwisePolicy, Table
 from orderdp.theory import rank_rules as theory
 from orderdp.theory.risk import horvitz_thompson
 
@@ -219,7 +219,7 @@ _ROUNDED = 2
 
 
 @dataclass(frozen=True, repr=False, init=False)
-class OrderDP:
+class OrderDP(StepwisePolicy):
     """Draws a uniform pool of s of the n samples and keeps the q of it with the largest last loss.
 
     Give the prune ratio, or the two dials of the method, or the prune ratio and one dial:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +9,6 @@ from typing import Any
 from orderdp._validation import checked_name, suggestion
 from orderdp.cards import one_sentence, read_card
 from orderdp.errors import ConfigError
-from orderdp.policies._selection import ratio_name
 from orderdp.policies.bandits import UCB, EpsilonGreedy
 from orderdp.policies.baselines import RS2, DynamicRandom, FullData
 from orderdp.policies.infobatch import InfoBatch, InfoBatchQuantile, RePB, SeTa
@@ -33,7 +31,7 @@ from orderdp.policy import Policy
 __all__ = ["NAMES", "RECORDED", "build", "build_at", "card", "config_of", "summary"]
 
 
-NAMES: dict[str, type[Any]] = {
+NAMES: dict[str, type[Policy]] = {
     "orderdp": OrderDP,
     "budget": Budget,
     "unlearned": Unlearned,
@@ -144,15 +142,10 @@ def build_at(name: str, prune_ratio: float | None, **parameters: Any) -> Policy:
     given_otherwise = "target_ratio" in parameters or {"exploration", "exploitation"} <= set(parameters)
     if prune_ratio is None or given_otherwise:
         return build(name, **parameters)
-    if hasattr(kind, "parameters_at"):
-        return build(name, **kind.parameters_at(prune_ratio), **parameters)
-    ratio = ratio_name(kind)
-    if ratio in inspect.signature(kind).parameters:
-        parameters = {ratio: prune_ratio, **parameters}
-    return build(name, **parameters)
+    return build(name, **{**kind.parameters_at(prune_ratio), **parameters})
 
 
-def config_of(policy: Any) -> dict[str, Any]:
+def config_of(policy: Policy) -> dict[str, Any]:
     """Return the plain values from which `build` makes an equal policy: its name and its parameters.
 
     >>> config_of(build("rs2", prune_ratio=0.5))
@@ -166,11 +159,7 @@ def config_of(policy: Any) -> dict[str, Any]:
         return {**config_of(policy.policy), "balanced": True}
     for name, kind in NAMES.items():
         if type(policy) is kind:
-            own = getattr(policy, "parameters", None)
-            # Not asdict, which would also convert nested values.
-            fields = {field.name: getattr(policy, field.name) for field in dataclasses.fields(policy)}
-            parameters = fields if own is None else own
-            return {"name": name, **{key: _plain(value) for key, value in parameters.items()}}
+            return {"name": name, **{key: _plain(value) for key, value in policy.parameters.items()}}
     raise ConfigError(f"{type(policy).__name__} is no policy with a name; there are {', '.join(NAMES)}.")
 
 

@@ -10,7 +10,6 @@ from typing import Any, Protocol, runtime_checkable
 
 from orderdp._validation import check_ratio, checked_name, is_count
 from orderdp.errors import ConfigError
-from orderdp.policies._selection import has_ratio, with_ratio
 from orderdp.policies.baselines import FullData
 from orderdp.policies.wrappers import PolicyWrapper
 from orderdp.policy import Context, Policy, Selection, Table, describe, nominal_ratio, size_bounds
@@ -202,17 +201,26 @@ class Scheduled(PolicyWrapper):
     schedule: Schedule
 
     def __post_init__(self) -> None:
-        if not has_ratio(self.policy):
+        if not self.policy.has_ratio:
             raise ConfigError(f"a schedule needs a policy with a prune ratio, got {describe(self.policy)}.")
         if not isinstance(self.schedule, Schedule):
             raise ConfigError(f"schedule must have a method ratio(epoch, epochs), got {type(self.schedule).__name__}.")
-        if getattr(self.policy, "every", "epoch") == "batch":
+        if self.policy.every == "batch":
             raise ConfigError('a schedule needs a policy that draws once an epoch, got every="batch".')
 
     @property
     def needs_feedback(self) -> bool:
         """Whether the policy needs feedback at a ratio above 0: its own ratio, which may be 0, is not used."""
-        return bool(getattr(with_ratio(self.policy, 0.5), "needs_feedback", True))
+        return self.policy.with_ratio(0.5).needs_feedback
+
+    @property
+    def has_ratio(self) -> bool:
+        """False: the schedule decides the ratio."""
+        return False
+
+    def with_ratio(self, prune_ratio: float) -> Policy:
+        """Raise: see `has_ratio`."""
+        raise ConfigError(f"{describe(self)} has no prune ratio that could be changed.")
 
     def at(self, context: Context) -> Policy:
         """Return the policy of one epoch.
@@ -221,7 +229,7 @@ class Scheduled(PolicyWrapper):
             context: The epoch's context.
         """
         ratio = self.schedule.ratio(context.epoch, context.epochs)
-        return FullData() if ratio == 0 else with_ratio(self.policy, ratio)
+        return FullData() if ratio == 0 else self.policy.with_ratio(ratio)
 
     def size(self, n: int, context: Context) -> int | None:
         """Return the size of the epoch's policy."""

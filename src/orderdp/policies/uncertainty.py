@@ -10,7 +10,7 @@ import numpy as np
 from orderdp._validation import check_ratio, is_count
 from orderdp.errors import ConfigError
 from orderdp.policies._selection import count_kept, shuffled, top, uniform
-from orderdp.policy import Column, Context, Rows, Selection, Table
+from orderdp.policy import Column, Context, Policy, Rows, Selection, Table
 
 if TYPE_CHECKING:
     import torch
@@ -19,7 +19,7 @@ __all__ = ["ActiveBias", "DynamicUncertainty"]
 
 
 @dataclass(frozen=True)
-class ActiveBias:
+class ActiveBias(Policy):
     """Weights samples by the uncertainty of the probability of their class over training.
 
     The uncertainty is sqrt(var + var^2 / (h - 1)) of the h probabilities recorded so far, plus a constant.
@@ -99,7 +99,7 @@ class ActiveBias:
 
 
 @dataclass(frozen=True)
-class DynamicUncertainty:
+class DynamicUncertainty(Policy):
     """Keeps the largest mean, over all windows so far, of the standard deviation of p(y given x) within a window.
 
     The first epochs train on all data, to fill the windows; after them every epoch makes a new selection. Samples whose
