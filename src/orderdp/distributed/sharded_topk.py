@@ -21,7 +21,7 @@ from orderdp.errors import ConfigError
 from orderdp.policies._selection import streams, tie_key
 from orderdp.policies.baselines import FullData
 from orderdp.policies.learned import LossBelow, Probability, SkipLearned, Threshold, Unlearned
-from orderdp.policies.orderdp import Bottom, Mixed, Moving, OrderDP, RankRule, Top, Trimmed
+from orderdp.policies.orderdp import Bottom, Mixed, Moving, OrderDP, PoolRule, Top, Trimmed
 from orderdp.policies.wrappers import Budget, UniformTail
 from orderdp.policy import Context, Policy, describe
 
@@ -287,7 +287,7 @@ def chosen_among(members: BitSet, before: int, total: int, count: int, rng: draw
 
 
 def choose(
-    rule: RankRule, pool: BitSet, scores: Scores, sizes: tuple[int, int], context: Context, wires: Collectives
+    rule: PoolRule, pool: BitSet, scores: Scores, sizes: tuple[int, int], context: Context, wires: Collectives
 ) -> BitSet:
     """This rank's part of the `q` samples that `rule` keeps of the pool of all ranks. Modifies `pool` in place.
 

@@ -22,7 +22,7 @@ from orderdp.policies.learned import (
     threshold_config,
 )
 from orderdp.policies.loss_based import Adaptive, Calibrated, OnlineBatchSelection, SelectiveBackprop, SelectiveByRank
-from orderdp.policies.orderdp import OrderDP, RankRule, rule_config
+from orderdp.policies.orderdp import OrderDP, PoolRule, rule_config
 from orderdp.policies.schedules import Scheduled, build_schedule, schedule_config
 from orderdp.policies.uncertainty import ActiveBias, DynamicUncertainty
 from orderdp.policies.wrappers import Balanced, Budget, UniformTail
@@ -164,7 +164,7 @@ def config_of(policy: Policy) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, RankRule):
+    if isinstance(value, PoolRule):
         return rule_config(value)
     if isinstance(value, Threshold):
         return threshold_config(value)
