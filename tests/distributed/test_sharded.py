@@ -298,7 +298,7 @@ def test_a_rule_of_ones_own_is_refused() -> None:
 
         def positions(self, s: int, q: int, context: Any) -> Any: ...
 
-    with pytest.raises(ConfigError, match="a rule of one's own sees a whole pool"):
+    with pytest.raises(ConfigError, match="a select of one's own sees a whole pool"):
         Pruner(OrderDP(0.4, select=Own()), 40, table="sharded")
 
 
