@@ -18,11 +18,13 @@ from orderdp._validation import check_ratio, is_count, is_number
 from orderdp.errors import ConfigError
 from orderdp.policies._selection import at_least_one, count_kept, shuffled, top, uniform
 from orderdp.policy import Column, Context, Policy, Rows, Selection, Table, Threshold
+from orderdp.registry import Registry
 
 if TYPE_CHECKING:
     import torch
 
 __all__ = [
+    "THRESHOLDS",
     "InstanceEarlyStopping",
     "Kakurenbo",
     "LossBelow",
@@ -312,12 +314,13 @@ def learned_threshold(policy: Policy) -> Threshold:
     return policy.learned or Probability()
 
 
-_THRESHOLDS: dict[str, type[Threshold]] = {
-    "probability": Probability,
-    "loss-below": LossBelow,
-    "relative-loss": RelativeLoss,
-    "loss-share": LossShare,
-}
+#: Thresholds by name, for the command line and config files.
+THRESHOLDS: Registry[Threshold] = Registry(
+    Threshold,
+    "threshold",
+    {"probability": Probability, "loss-below": LossBelow, "relative-loss": RelativeLoss, "loss-share": LossShare},
+    shorten=lambda config: config["value"] if (config["name"], config.get("floor")) == ("probability", 0) else config,
+)
 
 
 def as_threshold(learned: object) -> Threshold:
@@ -332,12 +335,8 @@ def as_threshold(learned: object) -> Threshold:
         return learned
     if is_number(learned):
         return Probability(learned)  # type: ignore[arg-type]
-    if isinstance(learned, Mapping) and learned.get("name") in _THRESHOLDS:
-        parameters = {key: value for key, value in learned.items() if key != "name"}
-        try:
-            return _THRESHOLDS[learned["name"]](**parameters)
-        except TypeError as error:
-            raise ConfigError(f"the threshold {learned['name']!r} cannot be made: {error}.") from None
+    if isinstance(learned, Mapping):
+        return THRESHOLDS.from_config(learned)
     raise ConfigError(
         "learned must be the probability of the right class, such as 0.9, or Probability, LossBelow, RelativeLoss or "
         f"LossShare of orderdp.policies, got {learned!r}."
@@ -346,12 +345,8 @@ def as_threshold(learned: object) -> Threshold:
 
 def threshold_config(threshold: Threshold) -> float | dict[str, Any]:
     """Return the plain values from which `as_threshold` makes an equal threshold."""
-    if type(threshold) is Probability and threshold.floor == 0:
-        return threshold.value
-    for name, kind in _THRESHOLDS.items():
-        if type(threshold) is kind:
-            return {"name": name, **vars(threshold)}
-    raise ConfigError(f"{type(threshold).__name__} is no threshold with a name; there are {', '.join(_THRESHOLDS)}.")
+    config: float | dict[str, Any] = THRESHOLDS.short_config(threshold)
+    return config
 
 
 @dataclass(frozen=True)

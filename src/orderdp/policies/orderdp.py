@@ -21,10 +21,11 @@ from orderdp._validation import check_dials, check_ratio, is_count
 from orderdp.errors import ConfigError
 from orderdp.policies._selection import shuffled, streams, tie_key
 from orderdp.policy import Context, Selection, StepwisePolicy, Table
+from orderdp.registry import Registry
 from orderdp.theory import rank_rules as theory
 from orderdp.theory.risk import horvitz_thompson
 
-__all__ = ["Bottom", "Mixed", "Moving", "OrderDP", "PoolRule", "Top", "Trimmed", "as_pool_rule", "rule_config"]
+__all__ = ["RULES", "Bottom", "Mixed", "Moving", "OrderDP", "PoolRule", "Top", "Trimmed", "as_pool_rule"]
 
 
 class PoolRule(ABC):
@@ -165,13 +166,13 @@ class Moving(PoolRule):
         return self.at(context).positions(s, q, context)
 
 
-_RULES: dict[str, type[PoolRule]] = {
-    "top": Top,
-    "bottom": Bottom,
-    "trimmed": Trimmed,
-    "mixed": Mixed,
-    "moving": Moving,
-}
+#: Pool rules by name, for the command line and config files.
+RULES: Registry[PoolRule] = Registry(
+    PoolRule,
+    "rule",
+    {"top": Top, "bottom": Bottom, "trimmed": Trimmed, "mixed": Mixed, "moving": Moving},
+    shorten=lambda config: config["name"] if len(config) == 1 else config,
+)
 
 
 def as_pool_rule(select: object) -> PoolRule:
@@ -182,27 +183,12 @@ def as_pool_rule(select: object) -> PoolRule:
     """
     if isinstance(select, PoolRule):
         return select
-    if isinstance(select, Mapping) and select.get("name") in _RULES:
-        parameters = {key: value for key, value in select.items() if key != "name"}
-        try:
-            return _RULES[select["name"]](**parameters)
-        except TypeError as error:
-            raise ConfigError(f"the rule {select['name']!r} cannot be made: {error}.") from None
-    if select in ("top", "bottom"):
-        return _RULES[str(select)]()
+    if isinstance(select, Mapping) or (isinstance(select, str) and select in RULES):
+        return RULES.from_config(select)
     raise ConfigError(
         'select must be "top", "bottom", Trimmed(share), Mixed(top=..., uniform=...) or Moving(start, end), '
         f"got {select!r}."
     )
-
-
-def rule_config(rule: PoolRule) -> str | dict[str, Any]:
-    """Return the plain values from which `as_pool_rule` makes an equal rule."""
-    for name, kind in _RULES.items():
-        if type(rule) is kind:
-            parameters = dict(vars(rule))
-            return {"name": name, **parameters} if parameters else name
-    raise ConfigError(f"{type(rule).__name__} is no rule with a name; there are {', '.join(_RULES)}.")
 
 
 # A trimmed fraction that fits a large data set may exceed a small class by this many samples through rounding alone.

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
 
-from orderdp._validation import check_ratio, checked_name, is_count
+from orderdp._validation import check_ratio, is_count
 from orderdp.errors import ConfigError
 from orderdp.policies.baselines import FullData
 from orderdp.policies.wrappers import PolicyWrapper
 from orderdp.policy import Context, Policy, Selection, Table, describe, nominal_ratio, size_bounds
+from orderdp.registry import Registry
 
 __all__ = [
     "SCHEDULES",
@@ -25,15 +26,13 @@ __all__ = [
     "Scheduled",
     "Tail",
     "WarmUp",
-    "build_schedule",
-    "schedule_config",
 ]
 
 
-@runtime_checkable
-class Schedule(Protocol):
+class Schedule(ABC):
     """Defines the prune ratio of every epoch."""
 
+    @abstractmethod
     def ratio(self, epoch: int, epochs: int | None) -> float:
         """Return the prune ratio of `epoch`.
 
@@ -41,11 +40,10 @@ class Schedule(Protocol):
             epoch: The epoch, from 0.
             epochs: Number of planned epochs; None if not given.
         """
-        ...
 
 
 @dataclass(frozen=True)
-class Constant:
+class Constant(Schedule):
     """The same ratio in every epoch.
 
     Args:
@@ -63,7 +61,7 @@ class Constant:
 
 
 @dataclass(frozen=True)
-class WarmUp:
+class WarmUp(Schedule):
     """All data in the first epochs, then a ratio.
 
     Args:
@@ -85,7 +83,7 @@ class WarmUp:
 
 
 @dataclass(frozen=True)
-class Linear:
+class Linear(Schedule):
     """From one ratio in the first epoch to another in the last, in a straight line.
 
     Args:
@@ -115,7 +113,7 @@ class Cosine(Linear):
 
 
 @dataclass(frozen=True)
-class Tail:
+class Tail(Schedule):
     """A ratio, and all data in the last fraction of the epochs.
 
     Args:
@@ -137,7 +135,7 @@ class Tail:
 
 
 @dataclass(frozen=True)
-class Exponential:
+class Exponential(Schedule):
     """Epoch e, counted from 0, keeps decay ** e of the data; the last epochs keep all of it.
 
     With `DynamicRandom` this is the random form of progressive data dropout.
@@ -165,7 +163,7 @@ class Exponential:
 
 
 @dataclass(frozen=True)
-class RatioFunction:
+class RatioFunction(Schedule):
     """Any function of the epoch and the number of epochs. Checkpoints store its name.
 
     Args:
@@ -204,7 +202,10 @@ class Scheduled(PolicyWrapper):
         if not self.policy.has_ratio:
             raise ConfigError(f"a schedule needs a policy with a prune ratio, got {describe(self.policy)}.")
         if not isinstance(self.schedule, Schedule):
-            raise ConfigError(f"schedule must have a method ratio(epoch, epochs), got {type(self.schedule).__name__}.")
+            raise ConfigError(
+                f"schedule must be a schedule of orderdp.policies, got {type(self.schedule).__name__}. For a function "
+                "of the epoch use RatioFunction(function)."
+            )
         if self.policy.every == "batch":
             raise ConfigError('a schedule needs a policy that draws once an epoch, got every="batch".')
 
@@ -256,39 +257,18 @@ class Scheduled(PolicyWrapper):
 
 
 #: Schedules by name, for the command line and config files.
-SCHEDULES: dict[str, type[Schedule]] = {
-    "constant": Constant,
-    "warm-up": WarmUp,
-    "linear": Linear,
-    "cosine": Cosine,
-    "tail": Tail,
-    "exponential": Exponential,
-}
-
-
-def build_schedule(name: str, **parameters: Any) -> Schedule:
-    """Build the schedule called `name` with these parameters.
-
-    >>> build_schedule("tail", prune_ratio=0.5)
-    Tail(prune_ratio=0.5, share=0.125)
-
-    Args:
-        name: One of `SCHEDULES`.
-        **parameters: Parameters of the schedule.
-    """
-    checked_name(name, SCHEDULES, "schedule")
-    try:
-        return SCHEDULES[name](**parameters)
-    except TypeError as error:
-        raise ConfigError(f"schedule {name!r} cannot be made: {error}.") from None
-
-
-def schedule_config(schedule: Schedule) -> dict[str, Any]:
-    """Return the plain values from which `build_schedule` makes an equal schedule."""
-    for name, kind in SCHEDULES.items():
-        if type(schedule) is kind:
-            return {"name": name, **vars(schedule)}
-    raise ConfigError(f"{type(schedule).__name__} is no schedule with a name; there are {', '.join(SCHEDULES)}.")
+SCHEDULES: Registry[Schedule] = Registry(
+    Schedule,
+    "schedule",
+    {
+        "constant": Constant,
+        "warm-up": WarmUp,
+        "linear": Linear,
+        "cosine": Cosine,
+        "tail": Tail,
+        "exponential": Exponential,
+    },
+)
 
 
 def _planned(epochs: int | None) -> int:

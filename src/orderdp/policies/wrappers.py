@@ -14,7 +14,7 @@ from orderdp._draw import key64
 from orderdp._validation import check_ratio
 from orderdp.errors import ConfigError
 from orderdp.policies._selection import proportional, shuffled, uniform
-from orderdp.policies.learned import SkipLearned, threshold_config
+from orderdp.policies.learned import Probability, SkipLearned
 from orderdp.policy import (
     Column,
     Context,
@@ -169,8 +169,9 @@ class Budget(PolicyWrapper):
 
     def __repr__(self) -> str:
         shown = {name: value for name, value in self.parameters.items() if name != "share"}
-        if "learned" in shown and threshold_config(shown["learned"]) == getattr(shown["learned"], "value", None):
-            shown["learned"] = shown["learned"].value
+        learned = shown.get("learned")
+        if type(learned) is Probability and learned.floor == 0:
+            shown["learned"] = learned.value
         return f"Budget({', '.join([f'{self.share!r}', *(f'{name}={value!r}' for name, value in shown.items())])})"
 
     @classmethod
