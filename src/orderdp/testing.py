@@ -82,17 +82,17 @@ def tables(columns: Any = ()) -> Iterator[tuple[str, ScoreTable]]:
 def _trained_tables(policy: Policy) -> Iterator[tuple[str, ScoreTable]]:
     """Yield tables as a few batches of training leave them, with the further arguments that the policy needs."""
     compute_columns = policy.compute_columns
-    luck = torch.Generator().manual_seed(1)
+    generator = torch.Generator().manual_seed(1)
     for name, share in (("everything trained on", 1.0), ("half of it trained on", 0.5)):
         table = ScoreTable(60, policy.columns)
         for batch in range(12):
-            index = torch.randperm(int(60 * share), generator=luck)[:20]
-            told = {
-                argument: torch.rand(20, generator=luck).round(decimals=1)
+            index = torch.randperm(int(60 * share), generator=generator)[:20]
+            extra = {
+                argument: torch.rand(20, generator=generator).round(decimals=1)
                 for argument in feedback_arguments(compute_columns).required
             }
-            losses = torch.rand(20, generator=luck)
-            table.write(index, losses, epoch=batch // 4, compute_columns=compute_columns, extra=told)
+            losses = torch.rand(20, generator=generator)
+            table.write(index, losses, epoch=batch // 4, compute_columns=compute_columns, extra=extra)
         yield name, table
 
 

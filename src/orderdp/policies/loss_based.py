@@ -183,11 +183,11 @@ class SelectiveBackprop(Policy):
         """Draw each sample independently; keep all unseen samples."""
         scores = table["score"]
         ordered = np.sort(scores[np.isfinite(scores)])
-        luck = context.rng("epoch", context.epoch, "luck").random(context.n)
+        uniforms = context.rng("epoch", context.epoch, "luck").random(context.n)
         kept = np.isinf(scores)
         if len(ordered):
             # u < rank ** beta is rank > u ** (1 / beta): so one lookup by rank replaces a search per sample.
-            wanted = luck ** (1 / self.beta) if self.beta else np.zeros(context.n)
+            wanted = uniforms ** (1 / self.beta) if self.beta else np.zeros(context.n)
             places = np.minimum((wanted * len(ordered)).astype(np.int64), len(ordered) - 1)
             kept |= scores >= ordered[places]
         return Selection(shuffled(np.flatnonzero(at_least_one(kept, scores)), context))

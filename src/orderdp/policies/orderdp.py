@@ -23,7 +23,7 @@ from orderdp.policies._selection import shuffled, streams, tie_key
 from orderdp.policy import Context, Selection, StepwisePolicy, Table
 from orderdp.registry import Registry
 from orderdp.theory import rank_rules as theory
-from orderdp.theory.risk import horvitz_thompson
+from orderdp.theory.weights import horvitz_thompson
 
 __all__ = ["RULES", "Bottom", "Mixed", "Moving", "OrderDP", "PoolRule", "Top", "Trimmed", "as_pool_rule"]
 

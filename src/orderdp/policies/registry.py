@@ -8,14 +8,13 @@ from typing import Any
 from orderdp._validation import checked_name
 from orderdp.cards import one_sentence, read_card
 from orderdp.errors import ConfigError
-from orderdp.policies.bandits import UCB, EpsilonGreedy
 from orderdp.policies.baselines import RS2, DynamicRandom, FullData
 from orderdp.policies.infobatch import InfoBatch, InfoBatchQuantile, RePB, SeTa
 from orderdp.policies.learned import InstanceEarlyStopping, Kakurenbo, ProgressiveDropout, SkipLearned, Unlearned
 from orderdp.policies.loss_based import Adaptive, Calibrated, OnlineBatchSelection, SelectiveBackprop, SelectiveByRank
 from orderdp.policies.orderdp import OrderDP
+from orderdp.policies.running_statistics import UCB, ActiveBias, DynamicUncertainty, EpsilonGreedy
 from orderdp.policies.schedules import SCHEDULES, Scheduled
-from orderdp.policies.uncertainty import ActiveBias, DynamicUncertainty
 from orderdp.policies.wrappers import Balanced, Budget, UniformTail
 from orderdp.policy import Policy
 from orderdp.registry import Registry
