@@ -60,7 +60,7 @@ def train_epoch(pruner: orderdp.Pruner, loader: torch.utils.data.DataLoader, ste
 
 
 @dataclass(frozen=True)
-class KeepAll:
+class KeepAll(orderdp.Policy):
     """The smallest policy that uses feedback: all samples, in the order of their scores."""
 
     def size(self, n: int, context: Context) -> int:

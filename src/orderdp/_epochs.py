@@ -389,7 +389,6 @@ class PolicySelection:
         self._epochs = epochs
         self._labels = labels
         self._complaints = complaints
-        self._on_epoch_start: Callable[[int], None] | None = getattr(policy, "on_epoch_start", None)
 
     def context(self, epoch: int, seed: int, trained: int = 0) -> Context:
         """Return the policy's context for that epoch, given the number of samples trained on before it."""
@@ -411,12 +410,11 @@ class PolicySelection:
     @property
     def offered(self) -> int:
         """Number of samples to select from: all, unless some have been removed."""
-        return int(getattr(self._policy, "offered", self._table.n))
+        return self._policy.offered(self._table.n)
 
     def prepare(self, epoch: int) -> None:
         """Prepare an epoch once, before its selection: widen the counters and issue the warnings of the last epoch."""
-        if self._on_epoch_start is not None:
-            self._on_epoch_start(epoch)
+        self._policy.on_epoch_start(epoch)
         self._table.widen_counters(epoch)
         self._complaints.flush()
 
@@ -488,7 +486,7 @@ class EpochManager:
     ) -> None:
         self.n = table.n
         self.seed = seed
-        self.stepwise = getattr(policy, "every", "epoch") == "batch"
+        self.stepwise = policy.every == "batch"
         self.clock = TrainingProgress()
         self.complaints = TrainingWarnings(policy, table, raise_on_nan)
         self.selector = PolicySelection(policy, table, epochs, labels, self.complaints)
@@ -655,7 +653,7 @@ class EpochManager:
             return
         if self.clock.moved:
             self.end_epoch()
-        elif self.clock.idle_passes and not getattr(self._policy, "needs_feedback", True):
+        elif self.clock.idle_passes and not self._policy.needs_feedback:
             self._over()
         else:
             raise StateError(
@@ -723,7 +721,7 @@ class EpochManager:
     def _is_over(self) -> bool:
         if self.clock.moved:
             return True
-        if self.clock.idle_passes and not getattr(self._policy, "needs_feedback", True):
+        if self.clock.idle_passes and not self._policy.needs_feedback:
             return True
         if self.clock.idle_passes and self.clock.is_remainder:
             return True

@@ -13,14 +13,14 @@ __all__ = ["one_sentence", "read_card"]
 _PACKAGE = Path(__file__).parent
 
 
-def read_card(room: str, name: str) -> str:
+def read_card(subpackage: str, name: str) -> str:
     """Return the card called `name` of a subpackage, "policies" or "coresets".
 
     A family page holds a table with one row per name and a section ``## name`` for each. The card is the row, as a
     summary and a list, and the section.
     """
     # In an installed package the pages are beside the code; in a checkout, in the documentation.
-    for folder in (_PACKAGE / room / "cards", _PACKAGE.parents[1] / "docs" / room):
+    for folder in (_PACKAGE / subpackage / "cards", _PACKAGE.parents[1] / "docs" / subpackage):
         for page in sorted(folder.glob("*.md")):
             text = page.read_text(encoding="utf-8")
             row = re.search(rf"^\| \[{name}\]\(#{name}\) \|.*$", text, re.MULTILINE)

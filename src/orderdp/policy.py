@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from inspect import signature
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 import numpy as np
 
@@ -22,6 +24,7 @@ __all__ = [
     "Selection",
     "StepwisePolicy",
     "Table",
+    "Threshold",
     "describe",
     "epoch_sizes",
     "nominal_ratio",
@@ -157,26 +160,39 @@ class Rows(Protocol):
         ...
 
 
-@runtime_checkable
-class Policy(Protocol):
-    """Selects what the next epoch trains on. A policy is a value: it has parameters and stores no arrays.
+class Threshold(ABC):
+    """Defines at or below which loss a sample is learned.
 
-    A policy may also define
-
-    - ``columns``: the `Column` s it needs besides score, usage and seen;
-    - ``compute_columns(rows, losses, *, ...) -> {column: tensor}``: how feedback becomes columns. Without it the score
-      of a sample is its last loss. The training loop passes its keyword arguments to ``update``, one value per sample;
-    - ``needs_feedback`` (default True): False if a selection does not depend on losses;
-    - ``size_bounds(n, context) -> (fewest, most)`` if ``size`` is None;
-    - ``nominal_ratio(context) -> float`` if ``size`` is None: the nominal prune ratio;
-    - ``ratio_name``: the dataclass field that holds its ratio, if that is not ``prune_ratio``; or, if changing a field
-      is not enough, ``with_ratio(prune_ratio) -> Policy``: for schedules and class balance;
-    - ``total(n, epochs) -> int``: the number of samples in the whole training, if that and not the number of epochs
-      decides when training ends (`orderdp.policies.Budget`); with it ``epoch_sizes(n, epochs)``, a list of the sizes of
-      the resulting epochs, None if they depend on losses;
-    - ``lr_scale(n, kept) -> float``: a factor on the learning rate while `kept` of `n` samples are trained on.
+    Attributes:
+        columns: The columns that it reads besides score. "first", the first loss of a sample, is the only one that is
+            filled in.
     """
 
+    columns: ClassVar[tuple[Column, ...]] = ()
+
+    @abstractmethod
+    def at(self, table: Table) -> float:
+        """Return the largest loss of a learned sample, given the current table.
+
+        Args:
+            table: What is stored per sample.
+        """
+
+
+class Policy(ABC):
+    """Selects what the next epoch trains on. A policy is a value: it has parameters and stores no arrays.
+
+    A subclass defines `size` and `select`. All other members are optional: each has a default here.
+
+    Attributes:
+        every: "epoch" to select once per epoch, "batch" to select at every step (`StepwisePolicy`).
+        ratio_name: The dataclass field that holds the prune ratio.
+    """
+
+    every: Literal["epoch", "batch"] = "epoch"
+    ratio_name: ClassVar[str] = "prune_ratio"
+
+    @abstractmethod
     def size(self, n: int, context: Context) -> int | None:
         """Return how many of `n` samples ``select`` keeps, or None if that depends on the losses.
 
@@ -184,8 +200,8 @@ class Policy(Protocol):
             n: Number of samples.
             context: The epoch's context.
         """
-        ...
 
+    @abstractmethod
     def select(self, table: Table, context: Context) -> Selection:
         """Select what epoch ``context.epoch`` trains on. Must not write to the table.
 
@@ -193,26 +209,148 @@ class Policy(Protocol):
             table: What is stored per sample.
             context: The epoch's context.
         """
-        ...
+
+    # -- what is stored per sample ---------------------------------------------------------------------------
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The columns that the policy needs besides score, usage and seen. Default: none."""
+        return ()
+
+    @property
+    def compute_columns(self) -> Callable[..., Mapping[str, Any]] | None:
+        """A method ``compute_columns(rows, losses, *, ...) -> {column: tensor}``: how feedback becomes columns.
+
+        The training loop passes its keyword arguments to ``update``, one value per sample. Default: None; the score of
+        a sample is its last loss.
+        """
+        return None
+
+    @property
+    def needs_feedback(self) -> bool:
+        """Whether a selection depends on losses. Default: True."""
+        return True
+
+    @property
+    def learned(self) -> Threshold | None:
+        """When a sample is learned, for reports. Default: None; they use a probability of 0.9 of the right class."""
+        return None
+
+    # -- sizes -----------------------------------------------------------------------------------------------
+
+    def size_bounds(self, n: int, context: Context) -> tuple[int, int]:
+        """Return the fewest and the most samples that ``select`` keeps; called if `size` is None. Default: 1 and n.
+
+        Args:
+            n: Number of samples.
+            context: The epoch's context.
+        """
+        return 1, n
+
+    def nominal_ratio(self, context: Context) -> float | None:
+        """Return the nominal prune ratio; called if `size` is None. Default: None, for none.
+
+        Args:
+            context: The epoch's context.
+        """
+        return None
+
+    def total(self, n: int, epochs: int | None) -> int | None:
+        """Return the number of samples in the whole training, if it decides when training ends. Default: None.
+
+        See `orderdp.policies.Budget`. By default the number of epochs decides.
+
+        Args:
+            n: Number of samples.
+            epochs: Number of planned epochs; None if not given.
+        """
+        return None
+
+    def epoch_sizes(self, n: int, epochs: int | None) -> list[int] | None:
+        """Return the sizes of all epochs, for a policy with a `total`. Default: None, if they depend on losses.
+
+        Args:
+            n: Number of samples.
+            epochs: Number of planned epochs; None if not given.
+        """
+        return None
+
+    def offered(self, n: int) -> int:
+        """Return the number of samples to select from. Default: all; fewer if some have been removed.
+
+        Args:
+            n: Number of samples.
+        """
+        return n
+
+    # -- the prune ratio, for schedules and class balance ----------------------------------------------------
+
+    @property
+    def has_ratio(self) -> bool:
+        """Whether `with_ratio` works. Default: True for a dataclass with the field `ratio_name`."""
+        return type(self).with_ratio is not Policy.with_ratio or (hasattr(self, self.ratio_name) and is_dataclass(self))
+
+    def with_ratio(self, prune_ratio: float) -> Policy:
+        """Return the same policy at another prune ratio. Default: replaces the field `ratio_name`.
+
+        Args:
+            prune_ratio: The new ratio.
+        """
+        if not self.has_ratio:
+            raise ConfigError(f"{describe(self)} has no prune ratio that could be changed.")
+        changed: Policy = replace(self, **{self.ratio_name: prune_ratio})  # type: ignore[type-var]
+        return changed
+
+    @classmethod
+    def parameters_at(cls, prune_ratio: float) -> dict[str, Any]:
+        """Return the constructor arguments that set a nominal prune ratio. Default: `ratio_name`, if it is one.
+
+        Args:
+            prune_ratio: The ratio.
+        """
+        return {cls.ratio_name: prune_ratio} if cls.ratio_name in signature(cls).parameters else {}
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        """The constructor arguments of an equal policy. Default: the fields of a dataclass."""
+        # Not asdict, which would also convert nested values.
+        return {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.init}  # type: ignore[arg-type]
+
+    # -- training --------------------------------------------------------------------------------------------
+
+    def lr_scale(self, n: int, kept: int) -> float:
+        """Return a factor on the learning rate while `kept` of `n` samples are trained on. Default: 1.
+
+        Args:
+            n: Number of samples.
+            kept: Number of samples that the epoch trains on.
+        """
+        return 1.0
+
+    def on_epoch_start(self, epoch: int) -> None:
+        """Do what is due once per epoch, before its selection. Default: nothing.
+
+        Args:
+            epoch: The epoch, from 0.
+        """
+        return
 
 
-@runtime_checkable
-class StepwisePolicy(Policy, Protocol):
+class StepwisePolicy(Policy):
     """A policy that can select once per step, from that step's part of the epoch's candidates.
 
     It does so if its ``every`` is "batch".
     """
 
-    every: str
-
+    @abstractmethod
     def candidates(self, context: Context) -> np.ndarray:
         """Return the epoch's candidates, in the order in which they are divided among the steps.
 
         Args:
             context: The epoch's context.
         """
-        ...
 
+    @abstractmethod
     def select_from(self, part: np.ndarray, scores: np.ndarray, count: int, context: Context) -> np.ndarray:
         """Select the samples that one step trains on.
 
@@ -222,7 +360,6 @@ class StepwisePolicy(Policy, Protocol):
             count: Number of samples to select.
             context: The epoch's context.
         """
-        ...
 
 
 def describe(policy: object) -> str:
@@ -238,28 +375,20 @@ def describe(policy: object) -> str:
 def size_bounds(policy: Policy, n: int, context: Context) -> tuple[int, int]:
     """Return the fewest and the most of `n` samples that the policy can keep in this epoch."""
     size = policy.size(n, context)
-    if size is not None:
-        return size, size
-    bounds: Callable[..., tuple[int, int]] | None = getattr(policy, "size_bounds", None)
-    return (1, n) if bounds is None else bounds(n, context)
+    return policy.size_bounds(n, context) if size is None else (size, size)
 
 
 def nominal_ratio(policy: Policy, n: int, context: Context) -> float | None:
     """Return the nominal prune ratio of the policy in this epoch; None if it has none."""
     size = policy.size(n, context)
-    if size is not None:
-        return 1 - size / n
-    own: Callable[[Context], float | None] | None = getattr(policy, "nominal_ratio", None)
-    return None if own is None else own(context)
+    return policy.nominal_ratio(context) if size is None else 1 - size / n
 
 
 def total_samples(policy: Policy, n: int, epochs: int | None) -> int | None:
     """Return the number of samples in the whole training; None if the number of epochs decides when training ends."""
-    own: Callable[[int, int | None], int | None] | None = getattr(policy, "total", None)
-    return None if own is None else own(n, epochs)
+    return policy.total(n, epochs)
 
 
 def epoch_sizes(policy: Policy, n: int, epochs: int | None) -> list[int] | None:
     """Return the sizes of all epochs under a policy with a total; None if they are not known in advance."""
-    own: Callable[[int, int | None], list[int] | None] | None = getattr(policy, "epoch_sizes", None)
-    return None if own is None else own(n, epochs)
+    return policy.epoch_sizes(n, epochs)

@@ -41,17 +41,18 @@ __all__ = [
 
 
 def checked_policy(policy: Any) -> Policy:
-    """Return the policy, or raise an error that says what a policy must have."""
+    """Return the policy, or raise an error that says what a policy must be."""
     if isinstance(policy, type):
         raise ConfigError(f"policy must be an instance, got the class {policy.__name__}. Write {policy.__name__}(...).")
     if not isinstance(policy, Policy):
         raise ConfigError(
-            f"policy must have the methods size and select, got {type(policy).__name__}. "
-            "Use orderdp.OrderDP(prune_ratio=0.4), for example."
+            f"policy must be an orderdp.Policy, got {type(policy).__name__}. Use orderdp.OrderDP(prune_ratio=0.4), for "
+            "example; a policy of your own must subclass orderdp.Policy."
         )
-    if getattr(policy, "every", "epoch") == "batch" and not isinstance(policy, StepwisePolicy):
+    if policy.every == "batch" and not isinstance(policy, StepwisePolicy):
         raise ConfigError(
-            f'{type(policy).__name__} has every="batch", so it must have the methods candidates and select_from.'
+            f'{type(policy).__name__} has every="batch", so it must have the methods candidates and select_from. '
+            "Subclass orderdp.policy.StepwisePolicy."
         )
     return policy
 
@@ -214,7 +215,7 @@ class FeedbackWriter:
         self._table = table
         self._timeline = timeline
         self._selector = timeline.selector
-        self._compute_columns = getattr(policy, "compute_columns", None)
+        self._compute_columns = policy.compute_columns
         self.arguments = feedback_arguments(self._compute_columns)
         self._table_is_home = False  # whether the table is on the device of the losses
 
@@ -361,8 +362,7 @@ class PrunerInfo:
     @property
     def lr_scale(self) -> float:
         """The factor on the learning rate that the policy asks for; 1 for most policies."""
-        scale: Callable[[int, int], float] | None = getattr(self.policy, "lr_scale", None)
-        return 1.0 if scale is None else float(scale(self.n, self._timeline.epoch_size()))
+        return float(self.policy.lr_scale(self.n, self._timeline.epoch_size()))
 
     # -- samples ---------------------------------------------------------------------------------------------
 
@@ -558,7 +558,7 @@ class Pruner(PrunerInfo):
 
             remembered, timeline = build_sharded(policy, n, sharding, **given)
         else:
-            remembered = ScoreTable(n, getattr(policy, "columns", ()))
+            remembered = ScoreTable(n, policy.columns)
             timeline = EpochManager(policy, remembered, **given)
         super().__init__(policy, remembered, timeline, epochs)
         self._feedback = FeedbackWriter(policy, remembered, timeline)

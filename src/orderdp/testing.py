@@ -37,11 +37,11 @@ def check_policy(policy: Policy, *, epochs: int = 10, labels: np.ndarray | None 
         labels: Classes in its context, if it needs them: one for each of 60 samples.
         picklable: Whether to check that it pickles (a policy that holds a lambda does not).
     """
-    assert isinstance(policy, Policy), "a policy has the methods size and select"
+    assert isinstance(policy, Policy), "a policy subclasses orderdp.Policy"
     assert " at 0x" not in describe(policy), "a policy describes itself the same in every process"
     if picklable:
         assert describe(pickle.loads(pickle.dumps(policy))) == describe(policy), "a policy pickles"
-    for name, table in [*tables(getattr(policy, "columns", ())), *_trained_tables(policy)]:
+    for name, table in [*tables(policy.columns), *_trained_tables(policy)]:
         for epoch in (0, 1, epochs - 1):
             context = Context(
                 n=table.n, epoch=epoch, seed=3, epochs=epochs, labels=None if labels is None else labels[: table.n]
@@ -81,18 +81,18 @@ def tables(columns: Any = ()) -> Iterator[tuple[str, ScoreTable]]:
 
 def _trained_tables(policy: Policy) -> Iterator[tuple[str, ScoreTable]]:
     """Yield tables as a few batches of training leave them, with the further arguments that the policy needs."""
-    compute_columns = getattr(policy, "compute_columns", None)
-    luck = torch.Generator().manual_seed(1)
+    compute_columns = policy.compute_columns
+    generator = torch.Generator().manual_seed(1)
     for name, share in (("everything trained on", 1.0), ("half of it trained on", 0.5)):
-        table = ScoreTable(60, getattr(policy, "columns", ()))
+        table = ScoreTable(60, policy.columns)
         for batch in range(12):
-            index = torch.randperm(int(60 * share), generator=luck)[:20]
-            told = {
-                argument: torch.rand(20, generator=luck).round(decimals=1)
+            index = torch.randperm(int(60 * share), generator=generator)[:20]
+            extra = {
+                argument: torch.rand(20, generator=generator).round(decimals=1)
                 for argument in feedback_arguments(compute_columns).required
             }
-            losses = torch.rand(20, generator=luck)
-            table.write(index, losses, epoch=batch // 4, compute_columns=compute_columns, extra=told)
+            losses = torch.rand(20, generator=generator)
+            table.write(index, losses, epoch=batch // 4, compute_columns=compute_columns, extra=extra)
         yield name, table
 
 
@@ -110,9 +110,8 @@ def _check_draw(policy: Policy, table: ScoreTable, context: Context, where: str)
     assert np.array_equal(first.indices, second.indices), f"{where}: the same seed, epoch and table give the same draw"
     for name, values in before.items():
         assert np.array_equal(values, table[name]), f"{where}: a draw does not write to the table"
-    bounds = getattr(policy, "size_bounds", None)
-    if size is None and bounds is not None:
-        low, high = bounds(table.n, context)
+    if size is None:
+        low, high = policy.size_bounds(table.n, context)
         assert low <= len(first) <= high, f"{where}: {len(first)} kept, outside the bounds {low} to {high}"
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
-from orderdp import OrderDP, Pruner, Selection
+from orderdp import OrderDP, Policy, Pruner, Selection
 from orderdp.diagnostics import (
     Diagnostics,
     GradientNorms,
@@ -128,7 +128,7 @@ def test_a_window_of_one_has_no_spread() -> None:
 OUTPUT = lambda model, batch: model(batch[0])[:, 0]  # noqa: E731
 
 
-class Keeps:
+class Keeps(Policy):
     """The same selection every epoch."""
 
     def __init__(self, indices: list[int], weights: list[float] | None = None) -> None:

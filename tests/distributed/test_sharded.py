@@ -16,7 +16,7 @@ from orderdp.distributed.sharded_epoch import transfer_plan
 from orderdp.distributed.sharded_table import MOST_USES
 from orderdp.errors import ConfigError, GroupError, IndexRangeError, NonFiniteLossError
 from orderdp.policies import UCB, DynamicRandom
-from orderdp.policies.orderdp import Mixed, Trimmed
+from orderdp.policies.orderdp import Mixed, PoolRule, Trimmed
 from tests.ranks import FullRank, MemoryRank, all_fine, in_threads
 from tests.support import KeepAll, fake_losses, toy_dataset
 
@@ -293,12 +293,12 @@ def test_what_cannot_be_sharded_is_refused_with_a_reason(policy: Any, options: d
 
 
 def test_a_rule_of_ones_own_is_refused() -> None:
-    class Own:
+    class Own(PoolRule):
         def select(self, pooled: Any, q: int, context: Any) -> Any: ...
 
         def positions(self, s: int, q: int, context: Any) -> Any: ...
 
-    with pytest.raises(ConfigError, match="a rule of one's own sees a whole pool"):
+    with pytest.raises(ConfigError, match="a select of one's own sees a whole pool"):
         Pruner(OrderDP(0.4, select=Own()), 40, table="sharded")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import combinations
 from math import comb
 from typing import Any
@@ -32,12 +33,41 @@ from orderdp.distributed.sharded_topk import (
 )
 from orderdp.errors import ConfigError
 from orderdp.policies import FullData, LossBelow, Probability, SkipLearned, UniformTail
-from orderdp.policies.orderdp import Bottom, Mixed, Moving, Top, Trimmed
+from orderdp.policies.orderdp import Bottom, Mixed, Moving, PoolRule, Top, Trimmed
 from orderdp.policy import total_samples
+from orderdp.theory import RankRule
+from orderdp.theory.rank_rules import Steps
 from tests.ranks import FullRank, MemoryRank, all_fine, in_threads
 from tests.support import streams, table_with
 
-RULES = [Top(), Bottom(), Trimmed(0.1), Mixed(top=0.6, uniform=0.4), Mixed(top=0.0, uniform=1.0), Moving(1.0, 0.3)]
+
+@dataclass(frozen=True)
+class Middle(PoolRule):
+    """A rule of one's own: the middle of the pool, and one sample from the easier half."""
+
+    def positions(self, s: int, q: int, context: Context, count_seen: Any = None) -> RankRule:
+        return MiddleAndOne((s - q) // 2, q - 1)
+
+
+@dataclass(frozen=True)
+class MiddleAndOne(RankRule):
+    skipped: int
+    by_rank: int
+
+    @property
+    def steps(self) -> Steps:
+        return Steps(self.skipped, self.by_rank, 1)
+
+
+RULES = [
+    Top(),
+    Bottom(),
+    Trimmed(0.1),
+    Mixed(top=0.6, uniform=0.4),
+    Mixed(top=0.0, uniform=1.0),
+    Moving(1.0, 0.3),
+    Middle(),
+]
 
 
 @pytest.fixture
@@ -186,7 +216,7 @@ def test_groups_that_can_only_gather_draw_the_same() -> None:
 @pytest.mark.parametrize("unseen", [0.0, 1.0], ids=["all different", "all tied"])
 @pytest.mark.parametrize("rule", RULES, ids=repr)
 def test_what_a_selection_exchanges_does_not_depend_on_the_number_of_samples(rule: Any, unseen: float) -> None:
-    histogram, passes, second_cut = 8 * 2**DIGIT, 3 + 6, isinstance(rule, Trimmed)
+    histogram, passes, second_cut = 8 * 2**DIGIT, 3 + 6, isinstance(rule, Trimmed | Middle)
     for n in (600, 60_000):
         context = Context(n=n, epoch=0, seed=0, epochs=9)
         policy = OrderDP(exploration=0.8, exploitation=0.75, select=rule)

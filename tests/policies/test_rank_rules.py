@@ -16,7 +16,7 @@ from orderdp import _draw as kernels
 from orderdp.errors import ConfigError
 from orderdp.policies import Balanced, Mixed, Moving, Trimmed
 from orderdp.policies._selection import streams
-from orderdp.policies.orderdp import RankRule, as_rank_rule
+from orderdp.policies.orderdp import PoolRule, as_pool_rule
 from orderdp.policy import Context
 from orderdp.theory import horvitz_thompson, weights
 from tests.support import draw, fake_losses, table_with
@@ -159,7 +159,7 @@ def test_rules_out_of_range_are_refused(make) -> None:
 
 
 def test_a_rule_of_ones_own_will_do() -> None:
-    class Middle:
+    class Middle(PoolRule):
         def select(self, pooled, q, context):
             pool = np.flatnonzero(pooled > -np.inf)
             start = (len(pool) - q) // 2
@@ -168,7 +168,7 @@ def test_a_rule_of_ones_own_will_do() -> None:
         def positions(self, s, q, context):
             raise NotImplementedError
 
-    assert isinstance(as_rank_rule(Middle()), RankRule)
+    assert isinstance(as_pool_rule(Middle()), PoolRule)
     kept = draw(OrderDP(exploration=1, exploitation=0.2, select=Middle()), np.arange(10, dtype=np.float32))
     assert sorted(kept.tolist()) == [4, 5]
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from itertools import combinations
 from math import comb
 
@@ -12,8 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from orderdp._draw import generator
 from orderdp.errors import ConfigError
 from orderdp.theory import Bottom, Mixed, RankRule, Top, Trimmed, Window, limit_weights, weights, weights_at
+from orderdp.theory.rank_rules import Steps
 
 SMALL = [(n, s, q) for n in range(1, 10) for s in range(1, n + 1) for q in range(1, s + 1)]
 
@@ -66,6 +70,63 @@ def test_every_rule_has_the_chances_of_enumerating_every_pool(n: int, s: int) ->
         np.testing.assert_allclose(weights(n, s, rule), expected, rtol=1e-12, atol=1e-15)
         np.testing.assert_allclose(weights_at(range(1, n + 1), n, s, rule), expected, rtol=1e-12, atol=1e-15)
         assert (rule.never_kept(n, s) is None) == all(x > 0 for x in exact)
+
+
+@pytest.mark.parametrize(("n", "s"), [(n, s) for n in range(1, 6) for s in range(1, n + 1)])
+def test_every_rule_keeps_of_every_pool_the_positions_that_its_chances_say(n: int, s: int) -> None:
+    """Selection and chances of one rule, each against the definition."""
+    for rule in rules_for(s):
+        for pool in combinations(range(n), s):  # ranks from 0, hardest first
+            pooled = np.full(n, -np.inf, dtype=np.float32)
+            pooled[list(pool)] = [n - rank for rank in pool]
+            kept = rule.select(pooled, 7, partial(generator, 3)).tolist()
+            certain = {rank for place, rank in enumerate(pool, start=1) if keeps(rule, place, s) == 1}
+            possible = {rank for place, rank in enumerate(pool, start=1) if keeps(rule, place, s) > 0}
+            assert certain <= set(kept) <= possible
+            assert kept == sorted(set(kept))
+            assert len(kept) == rule.kept
+
+
+def test_unseen_samples_are_never_skipped() -> None:
+    pooled = np.array([np.inf, 5, 4, -np.inf, 3, 2], dtype=np.float32)
+    assert Trimmed(2, 2).select(pooled, 0, partial(generator, 0)).tolist() == [0, 4]
+    nearly_unseen = np.array([np.inf, np.inf, 1], dtype=np.float32)
+    assert Trimmed(2, 1).select(nearly_unseen, 0, partial(generator, 0))[0] < 2
+
+
+@dataclass(frozen=True)
+class SkipsAndDraws(RankRule):
+    """A rule of one's own, from its steps alone: skips, keeps and draws."""
+
+    skipped: int
+    by_rank: int
+    drawn: int
+    easiest_first: bool
+
+    @property
+    def steps(self) -> Steps:
+        return Steps(self.skipped, self.by_rank, self.drawn, self.easiest_first)
+
+
+@pytest.mark.parametrize("s", range(1, 6))
+@pytest.mark.parametrize("easiest_first", [False, True])
+def test_the_chances_of_any_steps_are_those_of_enumerating_every_pool(s: int, easiest_first: bool) -> None:
+    n = 6
+    for skip, top in ((a, b) for a in range(s) for b in range(s - a + 1)):
+        for uniform in range(0 if top else 1, s - skip - top + 1):
+            rule = SkipsAndDraws(skip, top, uniform, easiest_first)
+            by_position = [Fraction(0)] * skip + [Fraction(1)] * top
+            by_position += [Fraction(uniform, s - skip - top)] * (s - skip - top) if s > skip + top else []
+            exact = [Fraction(0)] * n
+            for pool in combinations(range(n), s):
+                for rank, chance in zip(pool, reversed(by_position) if easiest_first else by_position, strict=True):
+                    exact[rank] += chance / comb(n, s)
+            expected = [float(x) for x in exact]
+            np.testing.assert_allclose(weights(n, s, rule), expected, rtol=1e-12, atol=1e-15)
+            np.testing.assert_allclose(weights_at(range(1, n + 1), n, s, rule), expected, rtol=1e-12, atol=1e-15)
+            assert (rule.never_kept(n, s) is None) == all(x > 0 for x in exact)
+    with pytest.raises(ConfigError, match="skip and keep no more than"):
+        weights(n, s, SkipsAndDraws(s, 1, 0, easiest_first))
 
 
 @settings(max_examples=60, deadline=None)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import inspect
 import os
 import time
 from dataclasses import dataclass
@@ -13,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from orderdp._files import replacing
-from orderdp._validation import checked_name, suggestion
 from orderdp.cards import one_sentence, read_card
 from orderdp.coresets.arrays import Arrays
 from orderdp.coresets.base import FeatureSource, Method, ScoreMethod
@@ -25,36 +22,42 @@ from orderdp.coresets.training_dynamics import EL2N, Forgetting, GraNd, MoSo, Pr
 from orderdp.coresets.uncertainty import Cal, DeepFool, Entropy, LeastConfidence, Margin
 from orderdp.errors import ConfigError
 from orderdp.policy import Selection
+from orderdp.registry import Registry
 
 __all__ = ["NAMES", "CoresetResult", "build", "card", "config_of", "coreset_command", "run", "summary"]
 
 
-NAMES: dict[str, type[Method]] = {
-    "static-random": StaticRandom,
-    "contextual-diversity": ContextualDiversity,
-    "herding": Herding,
-    "k-center": KCenter,
-    "least-confidence": LeastConfidence,
-    "entropy": Entropy,
-    "margin": Margin,
-    "forgetting": Forgetting,
-    "grand": GraNd,
-    "el2n": EL2N,
-    "deepfool": DeepFool,
-    "craig": Craig,
-    "grad-match": GradMatch,
-    "glister": Glister,
-    "influence": Influence,
-    "generalization-pruning": GeneralizationPruning,
-    "prototypes": Prototypes,
-    "facility-location": FacilityLocation,
-    "graph-cut": GraphCut,
-    "cal": Cal,
-    "moso": MoSo,
-    "ccs": CCS,
-    "moderate": Moderate,
-    "own-scores": PrecomputedScores,
-}
+#: Coreset methods by name, for the command line and config files.
+NAMES: Registry[Method] = Registry(
+    Method,
+    "coreset method",
+    {
+        "static-random": StaticRandom,
+        "contextual-diversity": ContextualDiversity,
+        "herding": Herding,
+        "k-center": KCenter,
+        "least-confidence": LeastConfidence,
+        "entropy": Entropy,
+        "margin": Margin,
+        "forgetting": Forgetting,
+        "grand": GraNd,
+        "el2n": EL2N,
+        "deepfool": DeepFool,
+        "craig": Craig,
+        "grad-match": GradMatch,
+        "glister": Glister,
+        "influence": Influence,
+        "generalization-pruning": GeneralizationPruning,
+        "prototypes": Prototypes,
+        "facility-location": FacilityLocation,
+        "graph-cut": GraphCut,
+        "cal": Cal,
+        "moso": MoSo,
+        "ccs": CCS,
+        "moderate": Moderate,
+        "own-scores": PrecomputedScores,
+    },
+)
 
 
 def card(name: str) -> str:
@@ -63,7 +66,7 @@ def card(name: str) -> str:
     Args:
         name: Name of the method.
     """
-    checked_name(name, NAMES, "coreset method")
+    NAMES.find(name)
     return read_card("coresets", name)
 
 
@@ -86,12 +89,7 @@ def build(name: str, **parameters: Any) -> Method:
         name: Name of the method, one of `NAMES`.
         **parameters: Its parameters.
     """
-    kind = NAMES[checked_name(name, NAMES, "coreset method")]
-    known = list(inspect.signature(kind).parameters)
-    for parameter in parameters:
-        if parameter not in known:
-            raise ConfigError(f"coreset method {name!r} has no parameter {parameter!r}.{suggestion(parameter, known)}")
-    return kind(**parameters)
+    return NAMES.build(name, **parameters)
 
 
 def config_of(method: Method) -> dict[str, Any]:
@@ -103,11 +101,7 @@ def config_of(method: Method) -> dict[str, Any]:
     Args:
         method: The method.
     """
-    for name, kind in NAMES.items():
-        if type(method) is kind:
-            fields = (field.name for field in dataclasses.fields(method) if field.init)
-            return {"name": name, **{field: getattr(method, field) for field in fields}}
-    raise ConfigError(f"{type(method).__name__} is no coreset method with a name; there are {', '.join(NAMES)}.")
+    return NAMES.config(method)
 
 
 @dataclass(frozen=True, eq=False)

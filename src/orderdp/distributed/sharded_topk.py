@@ -21,7 +21,7 @@ from orderdp.errors import ConfigError
 from orderdp.policies._selection import streams, tie_key
 from orderdp.policies.baselines import FullData
 from orderdp.policies.learned import LossBelow, Probability, SkipLearned, Threshold, Unlearned
-from orderdp.policies.orderdp import Bottom, Mixed, Moving, OrderDP, RankRule, Top, Trimmed
+from orderdp.policies.orderdp import OrderDP, PoolRule
 from orderdp.policies.wrappers import Budget, UniformTail
 from orderdp.policy import Context, Policy, describe
 
@@ -174,11 +174,11 @@ class DistributedTopK:
     def __init__(
         self, candidates: BitSet, scores: Scores, tie_key: int, wires: Collectives, *, smallest_first: bool = False
     ) -> None:
+        self.smallest_first = smallest_first
         self.candidates = candidates
         self.wires = wires
         self._scores = scores
         self._tie_key = tie_key
-        self._turned = smallest_first
 
     def take(self, count: int, *, seen_only: bool = False) -> BitSet:
         """Remove the `count` largest from the candidates of all ranks; return this rank's part of them."""
@@ -231,7 +231,7 @@ class DistributedTopK:
         for start, stop in self.candidates.pieces():
             mask = self.candidates.mask(start, stop)
             scores = self._scores(start, stop)
-            keys = keys_of(turned(scores) if self._turned else scores)
+            keys = keys_of(turned(scores) if self.smallest_first else scores)
             if seen_only:
                 mask &= keys != np.uint32(UNSEEN)
             # All ones where the mask is not set: several times faster than selecting between two values.
@@ -287,12 +287,12 @@ def chosen_among(members: BitSet, before: int, total: int, count: int, rng: draw
 
 
 def choose(
-    rule: RankRule, pool: BitSet, scores: Scores, sizes: tuple[int, int], context: Context, wires: Collectives
+    rule: PoolRule, pool: BitSet, scores: Scores, sizes: tuple[int, int], context: Context, wires: Collectives
 ) -> BitSet:
     """This rank's part of the `q` samples that `rule` keeps of the pool of all ranks. Modifies `pool` in place.
 
     Args:
-        rule: The rank rule.
+        rule: Which part of the pool is kept.
         pool: This rank's part of the pool.
         scores: Reads its scores.
         sizes: Size of the pool and number kept, s and q.
@@ -300,17 +300,14 @@ def choose(
         wires: Collectives between the ranks.
     """
     s, q = sizes
-    field = DistributedTopK(pool, scores, tie_key(context), wires, smallest_first=isinstance(rule, Bottom))
-    if isinstance(rule, Trimmed):
-        skip = min(round(rule.share * field.count_seen()), s - q)
-        if skip > 0:
-            field.take(skip, seen_only=True)
-    if isinstance(rule, Moving):
-        rule = rule.at(context)
-    if isinstance(rule, Mixed):
-        by_loss = round(rule.top * q)
-        return _with_some_of_the_rest(field, field.take(by_loss), s - by_loss, q - by_loss, context)
-    return field.take(q)
+    field = DistributedTopK(pool, scores, tie_key(context), wires)
+    steps = rule.positions(s, q, context, field.count_seen).steps
+    field.smallest_first = steps.easiest_first
+    skip = min(steps.skip, field.count_seen()) if steps.skip else 0
+    if skip:
+        field.take(skip, seen_only=True)
+    best = field.take(steps.top)
+    return _with_some_of_the_rest(field, best, s - skip - steps.top, steps.uniform, context) if steps.uniform else best
 
 
 def _with_some_of_the_rest(field: DistributedTopK, best: BitSet, rest: int, count: int, context: Context) -> BitSet:
@@ -325,9 +322,6 @@ def _with_some_of_the_rest(field: DistributedTopK, best: BitSet, rest: int, coun
     rng = partial(context.rng, "epoch", context.epoch, "mixed")
     best |= chosen_among(field.candidates, before, rest, count, rng)
     return best
-
-
-_KNOWN = (Top, Bottom, Trimmed, Mixed, Moving)
 
 
 def checked_for_shards(policy: Policy) -> Policy:
@@ -363,10 +357,10 @@ def checked_for_shards(policy: Policy) -> Policy:
             f'unbiased weights need the rank of every kept sample among all, got {policy}: with table="sharded" no '
             "process can sort the scores of all. Leave unbiased out."
         )
-    if type(policy.rule) not in _KNOWN:
+    if type(policy.rule).select is not PoolRule.select:
         raise ConfigError(
-            f'table="sharded" knows the rules {", ".join(kind.__name__ for kind in _KNOWN)}, got {policy.rule}: a rule '
-            "of one's own sees a whole pool at once, and no process has one."
+            f'table="sharded" keeps positions of a pool, got {policy.rule}: a select of one\'s own sees a whole pool, '
+            "and no process has one. Override positions instead of select."
         )
     return policy
 

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 from orderdp._validation import check_ratio, checked_name, is_count, suggestion
 from orderdp.errors import ConfigError
 from orderdp.experiments.records import OLD_NAMES, with_new_names
-from orderdp.policies._selection import ratio_name
 from orderdp.policies.registry import NAMES, RECORDED
 
 __all__ = [
@@ -372,9 +371,8 @@ def check_parameters(name: str, parameters: dict[str, Any]) -> None:
     """Raise if a control has parameters, or if the prune ratio is among the parameters."""
     if name in CONTROLS and parameters:
         raise ConfigError(f"{name!r} is all data and takes no parameters, got {', '.join(parameters)}.")
-    at_ratio = getattr(NAMES.get(name), "parameters_at", None)
-    by_ratio: dict[str, Any] = {} if at_ratio is None else at_ratio(0.5)
-    ratio = {"prune_ratio", ratio_name(NAMES.get(name)), *by_ratio} & set(parameters)
+    by_ratio = NAMES[name].parameters_at(0.5) if name in NAMES else {}
+    ratio = {"prune_ratio", *by_ratio} & set(parameters)
     if ratio:
         raise ConfigError(
             f"{ratio.pop()!r} is the ratio of {name!r} and comes from --prune-ratio, or --prune-ratios in a comparison."

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from orderdp import Context, Pruner, Selection
+from orderdp import Context, Policy, Pruner, Selection
 from orderdp.diagnostics import Diagnostics, KeptSets, gradient_cosine
 from orderdp.diagnostics.gradients import without_lone_last
 from orderdp.errors import ConfigError
@@ -157,7 +157,7 @@ class Diagnosis:
 
 
 @dataclass(frozen=True)
-class _InOrder:
+class _InOrder(Policy):
     """Selects all given indices, in the given order."""
 
     indices: np.ndarray

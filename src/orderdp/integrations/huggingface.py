@@ -135,7 +135,7 @@ class PruningMixin(_Trainer):
         )
         self._train_set: Indexed | None = None
         self._step = (1, 0)  # batches and samples of the optimizer step
-        self._waits = getattr(pruner.policy, "needs_feedback", True)  # whether the first losses are still to come back
+        self._waits = pruner.policy.needs_feedback  # whether the first losses are still to come back
         self._kept_before: float | None = None
         # For a model that accepts them, the Trainer assumes a loss divided by the tokens of all accumulated batches.
         # The loss here is the mean of one batch, and the Trainer divides it by the number of batches.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from orderdp.policies.bandits import UCB, EpsilonGreedy
 from orderdp.policies.baselines import RS2, DynamicRandom, Fixed, FullData, FunctionPolicy, Replay
 from orderdp.policies.infobatch import InfoBatch, InfoBatchQuantile, RePB, SeTa
 from orderdp.policies.learned import (
@@ -19,8 +18,8 @@ from orderdp.policies.learned import (
 from orderdp.policies.loss_based import Adaptive, Calibrated, OnlineBatchSelection, SelectiveBackprop, SelectiveByRank
 from orderdp.policies.orderdp import Mixed, Moving, OrderDP, Trimmed
 from orderdp.policies.registry import build, build_at, card, config_of
+from orderdp.policies.running_statistics import UCB, ActiveBias, DynamicUncertainty, EpsilonGreedy
 from orderdp.policies.schedules import Constant, Cosine, Exponential, Linear, RatioFunction, Scheduled, Tail, WarmUp
-from orderdp.policies.uncertainty import ActiveBias, DynamicUncertainty
 from orderdp.policies.wrappers import Balanced, Budget, UniformTail
 
 __all__ = [

@@ -3,38 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import is_dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from orderdp import _draw as draw
 from orderdp._draw import key64
 from orderdp.errors import ConfigError
-from orderdp.policy import Context, Policy, Rows
-
-if TYPE_CHECKING:
-    import torch
+from orderdp.policy import Context
 
 __all__ = [
     "at_least_one",
     "count_kept",
     "hardest_first",
-    "has_ratio",
     "is_annealed",
-    "mean_and_variance",
-    "mean_only",
     "proportional",
-    "ratio_name",
     "shuffled",
     "streams",
     "tie_key",
     "top",
     "uniform",
     "weighted",
-    "with_ratio",
 ]
 
 
@@ -92,9 +81,9 @@ def weighted(logarithms: np.ndarray, count: int, context: Context) -> np.ndarray
     if count == 0:
         return np.empty(0, np.int64)
     # The smallest exponential variates divided by the weights are such a draw.
-    luck = context.rng("epoch", context.epoch, "weighted").standard_exponential(len(logarithms))
+    exponentials = context.rng("epoch", context.epoch, "weighted").standard_exponential(len(logarithms))
     with np.errstate(divide="ignore"):
-        keys = np.log(luck) - logarithms
+        keys = np.log(exponentials) - logarithms
     return np.argpartition(keys, count - 1)[:count]
 
 
@@ -139,39 +128,3 @@ def proportional(members: np.ndarray, total: int) -> np.ndarray:
     for _ in range(-left):
         budgets[int(np.argmax(budgets))] -= 1
     return budgets
-
-
-def ratio_name(policy: Any) -> str:
-    """Return the name of the parameter of a policy, or of its class, that is its ratio."""
-    return str(getattr(policy, "ratio_name", "prune_ratio"))
-
-
-def has_ratio(policy: Any) -> bool:
-    """Return True if the policy has a ratio that can be changed."""
-    return hasattr(policy, "with_ratio") or (is_dataclass(policy) and hasattr(policy, ratio_name(policy)))
-
-
-def with_ratio(policy: Policy, prune_ratio: float) -> Policy:
-    """Return the same policy at another ratio."""
-    own: Callable[[float], Policy] | None = getattr(policy, "with_ratio", None)
-    if own is not None:
-        return own(prune_ratio)
-    changed: Policy = replace(policy, **{ratio_name(policy): prune_ratio})  # type: ignore[type-var]
-    return changed
-
-
-def mean_only(rows: Rows, losses: torch.Tensor, alpha: float) -> dict[str, torch.Tensor]:
-    """Return the running average of the losses as "score"; the first loss of a sample is its average."""
-    old = rows["score"]
-    return {"score": losses.where(old.isinf(), old + alpha * (losses - old))}
-
-
-def mean_and_variance(rows: Rows, losses: torch.Tensor, alpha: float) -> dict[str, torch.Tensor]:
-    """Return the running average as "score" and the running squared distance from it as "variance", 0 at first."""
-    mean, variance = rows["score"], rows["variance"]
-    first = mean.isinf()
-    distance = (losses - mean).masked_fill(first, 0.0)
-    return {
-        "score": losses.where(first, mean + alpha * distance),
-        "variance": (1 - alpha) * (variance + alpha * distance.square()),
-    }

@@ -14,7 +14,7 @@ from orderdp import _draw as draw
 from orderdp._validation import check_ratio
 from orderdp.errors import ConfigError
 from orderdp.policies._selection import count_kept, shuffled, streams
-from orderdp.policy import Context, Selection, Table
+from orderdp.policy import Context, Policy, Selection, Table
 
 if TYPE_CHECKING:
     from orderdp.plans import Plan
@@ -23,7 +23,7 @@ __all__ = ["RS2", "DynamicRandom", "Fixed", "FullData", "FunctionPolicy", "Repla
 
 
 @dataclass(frozen=True)
-class FullData:
+class FullData(Policy):
     """All samples, shuffled: the baseline for every other policy.
 
     >>> FullData().size(10, Context(n=10, epoch=0))
@@ -42,7 +42,7 @@ class FullData:
 
 
 @dataclass(frozen=True)
-class DynamicRandom:
+class DynamicRandom(Policy):
     """A uniform draw without replacement per epoch: the control for policies that use losses.
 
     The same selection as OrderDP with exploitation 1.
@@ -69,7 +69,7 @@ class DynamicRandom:
 
 
 @dataclass(frozen=True)
-class RS2:
+class RS2(Policy):
     """Goes through a shuffled data set in consecutive chunks, and shuffles again at its end.
 
     Every sample is shown once before any is shown twice. A chunk that is short at the end of a pass is completed from
@@ -176,7 +176,7 @@ def _without(order: np.ndarray, taken: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class FunctionPolicy:
+class FunctionPolicy(Policy):
     """A policy made of one function that selects the samples to keep.
 
     >>> import numpy as np
@@ -214,7 +214,7 @@ class FunctionPolicy:
 
 
 @dataclass(frozen=True, eq=False)
-class Fixed:
+class Fixed(Policy):
     """The same selection in every epoch, in a new order each time.
 
     Args:
@@ -266,7 +266,7 @@ def _checked(indices: np.ndarray, n: int, who: str) -> np.ndarray:
 
 
 @dataclass(frozen=True, eq=False)
-class Replay:
+class Replay(Policy):
     """Trains on the marked samples of a plan, in the order of the plan.
 
     With batches of ``plan.kept`` samples, every batch is the marked part of one recorded batch. The order is that of

@@ -12,7 +12,7 @@ from orderdp._validation import check_ratio, is_count
 from orderdp._warnings import warn
 from orderdp.errors import ConfigError, UnreachableRatioWarning
 from orderdp.policies._selection import at_least_one, count_kept, is_annealed, shuffled, uniform
-from orderdp.policy import Column, Context, Rows, Selection, Table
+from orderdp.policy import Column, Context, Policy, Rows, Selection, Table
 
 if TYPE_CHECKING:
     import torch
@@ -21,7 +21,7 @@ __all__ = ["InfoBatch", "InfoBatchQuantile", "RePB", "SeTa", "group_edges"]
 
 
 @dataclass(frozen=True)
-class InfoBatch:
+class InfoBatch(Policy):
     """Leaves out a fraction of the samples whose loss is below the mean; the kept ones are weighted up to replace them.
 
     The real prune ratio is this fraction times the fraction of samples below the mean: nominal 0.5 is often 0.2.
@@ -110,7 +110,7 @@ class InfoBatch:
 
 
 @dataclass(frozen=True)
-class InfoBatchQuantile:
+class InfoBatchQuantile(Policy):
     """Keeps a quarter of the easiest 20 %, half of the middle 65 %, all of the hardest 15 %, at weights 4, 2 and 1."""
 
     def size(self, n: int, context: Context) -> None:
@@ -154,7 +154,7 @@ _MOST_ROUNDS = 100
 
 
 @dataclass(frozen=True)
-class SeTa:
+class SeTa(Policy):
     """Draws a fraction of the samples at random; of those, keeps the groups of similar loss inside a window.
 
     K-means puts the losses into groups, from easy to hard. The window moves by one group per epoch and starts again
@@ -258,7 +258,7 @@ _ROUNDING = 1e-6  # the mean of equal numbers may be slightly above them
 
 
 @dataclass(frozen=True)
-class RePB:
+class RePB(Policy):
     """Keeps samples whose loss was at least the mean of their batch, and all others with probability 1 - rho.
 
     The weight of a sample is epochs so far / epochs it was used in, this one included in both, so that over training

@@ -8,21 +8,23 @@ logits, has norm at most sqrt(2) (1 - exp(-c)). So the effect of leaving these s
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from orderdp._validation import check_ratio, is_count, is_number
 from orderdp.errors import ConfigError
 from orderdp.policies._selection import at_least_one, count_kept, shuffled, top, uniform
-from orderdp.policy import Column, Context, Rows, Selection, Table
+from orderdp.policy import Column, Context, Policy, Rows, Selection, Table, Threshold
+from orderdp.registry import Registry
 
 if TYPE_CHECKING:
     import torch
 
 __all__ = [
+    "THRESHOLDS",
     "InstanceEarlyStopping",
     "Kakurenbo",
     "LossBelow",
@@ -39,26 +41,13 @@ __all__ = [
 ]
 
 
-@runtime_checkable
-class Threshold(Protocol):
-    """Defines at or below which loss a sample is learned."""
-
-    def at(self, table: Table) -> float:
-        """Return the largest loss of a learned sample, given the current table.
-
-        Args:
-            table: What is stored per sample.
-        """
-        ...
-
-
 def _check_floor(floor: object) -> None:
     if not (is_number(floor) and math.isfinite(floor)):  # type: ignore[arg-type]
         raise ConfigError(f"floor must be a number, the smallest loss there can be, got {floor!r}.")
 
 
 @dataclass(frozen=True)
-class Probability:
+class Probability(Threshold):
     """Learned if the model gives the right class at least this probability: for cross-entropy losses.
 
     >>> round(Probability(0.9).loss, 4)
@@ -88,7 +77,7 @@ class Probability:
 
 
 @dataclass(frozen=True)
-class LossBelow:
+class LossBelow(Threshold):
     """Learned if the loss is at most this number: for losses of a known scale.
 
     Args:
@@ -107,7 +96,7 @@ class LossBelow:
 
 
 @dataclass(frozen=True)
-class RelativeLoss:
+class RelativeLoss(Threshold):
     """Learned if the loss is at most this fraction of the mean first loss of the samples.
 
     For losses without a known scale: regression, detection, segmentation, language models. It takes four more bytes per
@@ -137,7 +126,7 @@ class RelativeLoss:
 
 
 @dataclass(frozen=True)
-class LossShare:
+class LossShare(Threshold):
     """Learned are the easiest samples that together hold at most this fraction of all loss. Independent of scale.
 
     Args:
@@ -166,7 +155,7 @@ class LossShare:
         return float(seen[count - 1]) if 0 < count < len(seen) else -math.inf
 
 
-class _Learning:
+class _Learning(Policy):
     """Base of `Unlearned` and `SkipLearned`: a threshold, and the columns that it needs."""
 
     learned: Threshold
@@ -174,10 +163,10 @@ class _Learning:
     @property
     def columns(self) -> tuple[Column, ...]:
         """The columns of the threshold."""
-        return tuple(getattr(self.learned, "columns", ()))
+        return self.learned.columns
 
     @property
-    def compute_columns(self) -> Any:
+    def compute_columns(self) -> Callable[..., Mapping[str, Any]] | None:
         """Stores the loss, and the first loss if the threshold needs it; None if the loss is enough."""
         return _with_first_loss if self.columns else None
 
@@ -320,20 +309,18 @@ def _with_first_loss(rows: Rows, losses: torch.Tensor) -> dict[str, torch.Tensor
     return {"score": losses, "first": losses.where(first.isinf(), first)}
 
 
-def learned_threshold(policy: object) -> Threshold:
+def learned_threshold(policy: Policy) -> Threshold:
     """Return the threshold of this policy or of the one inside it; the default probability if it has none."""
-    while not hasattr(policy, "learned") and hasattr(policy, "policy"):
-        policy = policy.policy
-    own: Threshold = getattr(policy, "learned", Probability())
-    return own
+    return policy.learned or Probability()
 
 
-_THRESHOLDS: dict[str, type[Threshold]] = {
-    "probability": Probability,
-    "loss-below": LossBelow,
-    "relative-loss": RelativeLoss,
-    "loss-share": LossShare,
-}
+#: Thresholds by name, for the command line and config files.
+THRESHOLDS: Registry[Threshold] = Registry(
+    Threshold,
+    "threshold",
+    {"probability": Probability, "loss-below": LossBelow, "relative-loss": RelativeLoss, "loss-share": LossShare},
+    shorten=lambda config: config["value"] if (config["name"], config.get("floor")) == ("probability", 0) else config,
+)
 
 
 def as_threshold(learned: object) -> Threshold:
@@ -344,16 +331,12 @@ def as_threshold(learned: object) -> Threshold:
     >>> as_threshold({"name": "relative-loss", "share": 0.05})
     RelativeLoss(share=0.05, floor=0.0)
     """
-    if isinstance(learned, Threshold) and not isinstance(learned, type):
+    if isinstance(learned, Threshold):
         return learned
     if is_number(learned):
         return Probability(learned)  # type: ignore[arg-type]
-    if isinstance(learned, Mapping) and learned.get("name") in _THRESHOLDS:
-        parameters = {key: value for key, value in learned.items() if key != "name"}
-        try:
-            return _THRESHOLDS[learned["name"]](**parameters)
-        except TypeError as error:
-            raise ConfigError(f"the threshold {learned['name']!r} cannot be made: {error}.") from None
+    if isinstance(learned, Mapping):
+        return THRESHOLDS.from_config(learned)
     raise ConfigError(
         "learned must be the probability of the right class, such as 0.9, or Probability, LossBelow, RelativeLoss or "
         f"LossShare of orderdp.policies, got {learned!r}."
@@ -362,16 +345,12 @@ def as_threshold(learned: object) -> Threshold:
 
 def threshold_config(threshold: Threshold) -> float | dict[str, Any]:
     """Return the plain values from which `as_threshold` makes an equal threshold."""
-    if type(threshold) is Probability and threshold.floor == 0:
-        return threshold.value
-    for name, kind in _THRESHOLDS.items():
-        if type(threshold) is kind:
-            return {"name": name, **vars(threshold)}
-    raise ConfigError(f"{type(threshold).__name__} is no threshold with a name; there are {', '.join(_THRESHOLDS)}.")
+    config: float | dict[str, Any] = THRESHOLDS.short_config(threshold)
+    return config
 
 
 @dataclass(frozen=True)
-class Kakurenbo:
+class Kakurenbo(Policy):
     """Leaves out, of the samples with the lowest losses, those that were predicted correctly and with confidence.
 
     ``Pruner.lr_scale`` is 1 / (1 - fraction left out): fewer steps, each a little larger.
@@ -444,7 +423,7 @@ class Kakurenbo:
 
 
 @dataclass(frozen=True)
-class InstanceEarlyStopping:
+class InstanceEarlyStopping(Policy):
     """Skips the samples whose last three losses a, b, c have a second difference abs(c - 2b + a) below `delta`.
 
     A skipped sample gets no new loss, so each epoch also trains on a uniform draw of the skipped samples.
@@ -498,7 +477,7 @@ class InstanceEarlyStopping:
 
 
 @dataclass(frozen=True)
-class ProgressiveDropout:
+class ProgressiveDropout(Policy):
     """Trains on the samples whose own class had a probability below `threshold` when they were last seen.
 
     The probability is exp(-loss), which holds for cross-entropy without label smoothing or class weights. The last

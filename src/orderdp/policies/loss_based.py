@@ -13,14 +13,14 @@ from orderdp._validation import check_ratio
 from orderdp.errors import ConfigError
 from orderdp.policies._selection import at_least_one, count_kept, hardest_first, shuffled, uniform, weighted
 from orderdp.policies.orderdp import Mixed, OrderDP
-from orderdp.policy import Context, Selection, Table
+from orderdp.policy import Context, Policy, Selection, Table
 from orderdp.theory.rank_rules import Top
 
 __all__ = ["Adaptive", "Calibrated", "OnlineBatchSelection", "SelectiveBackprop", "SelectiveByRank", "relative_bias"]
 
 
 @dataclass(frozen=True)
-class Adaptive:
+class Adaptive(Policy):
     """OrderDP with the largest prune ratio at which its surrogate risk stays near the mean loss.
 
     Each epoch uses the largest ratio between `low` and `high` for which (surrogate - mean) / mean of the stored losses
@@ -93,7 +93,7 @@ def relative_bias(losses: np.ndarray, totals: np.ndarray, prune_ratio: float) ->
 
 
 @dataclass(frozen=True, repr=False)
-class Calibrated:
+class Calibrated(Policy):
     """Keeps the largest losses of all samples for one part of the budget; draws the rest uniformly from the others.
 
     At power 1 the weights make the expected gradient that of the mean over all data: a member of the OrderDP family
@@ -145,7 +145,7 @@ class Calibrated:
 
 
 @dataclass(frozen=True)
-class SelectiveBackprop:
+class SelectiveBackprop(Policy):
     """Keeps a sample with probability (fraction of the seen losses that are no larger than its own) ** beta.
 
     This policy uses stored losses and needs no extra pass; `orderdp.losses.SelectiveMean` uses fresh losses.
@@ -161,8 +161,8 @@ class SelectiveBackprop:
         if not (number and 0 <= self.beta < float("inf")):
             raise ConfigError(f"beta must be a number, at least 0, got {self.beta!r}.")
 
-    @staticmethod
-    def parameters_at(prune_ratio: float) -> dict[str, float]:
+    @classmethod
+    def parameters_at(cls, prune_ratio: float) -> dict[str, float]:
         """Return the parameters that leave out about this fraction: beta = r / (1 - r)."""
         check_ratio("prune_ratio", prune_ratio)
         return {"beta": prune_ratio / (1 - prune_ratio)}
@@ -183,18 +183,18 @@ class SelectiveBackprop:
         """Draw each sample independently; keep all unseen samples."""
         scores = table["score"]
         ordered = np.sort(scores[np.isfinite(scores)])
-        luck = context.rng("epoch", context.epoch, "luck").random(context.n)
+        uniforms = context.rng("epoch", context.epoch, "luck").random(context.n)
         kept = np.isinf(scores)
         if len(ordered):
             # u < rank ** beta is rank > u ** (1 / beta): so one lookup by rank replaces a search per sample.
-            wanted = luck ** (1 / self.beta) if self.beta else np.zeros(context.n)
+            wanted = uniforms ** (1 / self.beta) if self.beta else np.zeros(context.n)
             places = np.minimum((wanted * len(ordered)).astype(np.int64), len(ordered) - 1)
             kept |= scores >= ordered[places]
         return Selection(shuffled(np.flatnonzero(at_least_one(kept, scores)), context))
 
 
 @dataclass(frozen=True)
-class SelectiveByRank:
+class SelectiveByRank(Policy):
     """Keeps a plain fraction whole and draws the rest by a power of its rank. Outside of a window it uses all data.
 
     Of the m samples that are not plain, a fraction 1 - prune_ratio is drawn without replacement in proportion to
@@ -262,7 +262,7 @@ class SelectiveByRank:
 
 
 @dataclass(frozen=True)
-class OnlineBatchSelection:
+class OnlineBatchSelection(Policy):
     """Draws samples without replacement in proportion to pressure ** (-rank / n), rank 0 the hardest.
 
     Ranks go by the last loss; unseen samples come before all others. The pressure is the ratio between the weights of

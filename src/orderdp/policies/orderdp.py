@@ -1,14 +1,16 @@
 """OrderDP: a uniform pool, and the samples that a rank rule keeps of it; by default those with the largest losses.
 
-A rank rule gets the scores of a pool: -inf for samples outside it and +inf for unseen samples. Unseen samples come
-first under every rule: a rule that keeps the easiest would otherwise never keep them.
+A rule is given in fractions, for pools of any size; at each size it is a rank rule of `orderdp.theory`. Unseen samples
+come first under every rule: a rule that keeps the easiest would otherwise never keep them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, fields
-from typing import Any, Literal, Protocol, runtime_checkable
+from functools import partial
+from typing import Any, Literal
 
 import numpy as np
 
@@ -17,72 +19,76 @@ from orderdp._draw import key64
 from orderdp._planning import pool_sizes
 from orderdp._validation import check_dials, check_ratio, is_count
 from orderdp.errors import ConfigError
-from orderdp.policies._selection import shuffled, streams, tie_key, uniform
-from orderdp.policy import Context, Selection, Table
+from orderdp.policies._selection import shuffled, streams, tie_key
+from orderdp.policy import Context, Selection, StepwisePolicy, Table
+from orderdp.registry import Registry
 from orderdp.theory import rank_rules as theory
-from orderdp.theory.risk import horvitz_thompson
+from orderdp.theory.weights import horvitz_thompson
 
-__all__ = ["Bottom", "Mixed", "Moving", "OrderDP", "RankRule", "Top", "Trimmed", "as_rank_rule", "rule_config"]
+__all__ = ["RULES", "Bottom", "Mixed", "Moving", "OrderDP", "PoolRule", "Top", "Trimmed", "as_pool_rule"]
 
 
-@runtime_checkable
-class RankRule(Protocol):
-    """Selects q samples of a pool."""
+class PoolRule(ABC):
+    """Which part of a pool is kept, for pools of any size: at each size, a rank rule of `orderdp.theory`.
+
+    A subclass defines `positions`. It may override `select` instead, to keep what no rank rule describes; a table in
+    shards cannot use it then.
+    """
+
+    @abstractmethod
+    def positions(
+        self, s: int, q: int, context: Context, count_seen: Callable[[], int] | None = None
+    ) -> theory.RankRule:
+        """Return the rank rule for pools of one size.
+
+        Args:
+            s: Size of the pool.
+            q: Number of samples kept.
+            context: The epoch's context.
+            count_seen: Returns how many samples of the pool were seen; None if all were.
+        """
 
     def select(self, pooled: np.ndarray, q: int, context: Context) -> np.ndarray:
-        """Return the indices of the `q` samples kept of the pool. May overwrite `pooled`.
+        """Return the indices of the `q` samples kept of the pool, ascending. May overwrite `pooled`.
 
         Args:
             pooled: One score per sample: -inf outside the pool, +inf for unseen samples.
             q: Number of samples to keep.
             context: The epoch's context.
         """
-        ...
-
-    def positions(self, s: int, q: int, context: Context) -> theory.RankRule:
-        """Return the same rule as an `orderdp.theory` rule, for a pool in which every sample was seen.
-
-        Args:
-            s: Size of the pool.
-            q: Number of samples kept.
-            context: The epoch's context.
-        """
-        ...
+        s = int(np.count_nonzero(pooled > -np.inf))
+        rule = self.positions(s, q, context, lambda: s - int(np.count_nonzero(np.isposinf(pooled))))
+        return rule.select(pooled, tie_key(context), partial(context.rng, "epoch", context.epoch, "mixed"))
 
 
 @dataclass(frozen=True)
-class Top:
+class Top(PoolRule):
     """Keeps the largest losses."""
 
-    def select(self, pooled: np.ndarray, q: int, context: Context) -> np.ndarray:
-        """Select the `q` largest."""
-        return draw.top_of_pool(pooled, q, tie_key(context))
-
-    def positions(self, s: int, q: int, context: Context) -> theory.RankRule:
+    def positions(
+        self, s: int, q: int, context: Context, count_seen: Callable[[], int] | None = None
+    ) -> theory.RankRule:
         """Return the rule that keeps the first q positions."""
         return theory.Top(q)
 
 
 @dataclass(frozen=True)
-class Bottom:
+class Bottom(PoolRule):
     """Keeps the smallest losses."""
 
-    def select(self, pooled: np.ndarray, q: int, context: Context) -> np.ndarray:
-        """Select the `q` smallest, after all unseen samples."""
-        np.negative(pooled, out=pooled, where=np.isfinite(pooled))
-        return draw.top_of_pool(pooled, q, tie_key(context))
-
-    def positions(self, s: int, q: int, context: Context) -> theory.RankRule:
+    def positions(
+        self, s: int, q: int, context: Context, count_seen: Callable[[], int] | None = None
+    ) -> theory.RankRule:
         """Return the rule that keeps the last q positions."""
         return theory.Bottom(q)
 
 
 @dataclass(frozen=True)
-class Trimmed:
+class Trimmed(PoolRule):
     """Keeps the largest losses after skipping a fraction of the very largest, which may be wrong labels.
 
     Args:
-        share: Fraction of the pool that is skipped, in [0, 1).
+        share: Fraction of the seen samples of the pool that is skipped, in [0, 1).
     """
 
     share: float
@@ -90,22 +96,16 @@ class Trimmed:
     def __post_init__(self) -> None:
         check_ratio("share", self.share)
 
-    def select(self, pooled: np.ndarray, q: int, context: Context) -> np.ndarray:
-        """Select the `q` largest of the others, after all unseen samples."""
-        seen = np.where(np.isposinf(pooled), np.float32(-np.inf), pooled)
-        in_pool, n_seen = int((pooled > -np.inf).sum()), int((seen > -np.inf).sum())
-        skip = min(round(self.share * n_seen), in_pool - q)
-        if skip > 0:
-            pooled[draw.top_of_pool(seen, skip, tie_key(context))] = -np.inf
-        return draw.top_of_pool(pooled, q, tie_key(context))
-
-    def positions(self, s: int, q: int, context: Context) -> theory.RankRule:
+    def positions(
+        self, s: int, q: int, context: Context, count_seen: Callable[[], int] | None = None
+    ) -> theory.RankRule:
         """Return the rule that keeps q positions after the skipped ones."""
-        return theory.Trimmed(min(round(self.share * s), s - q), q)
+        seen = s if count_seen is None else count_seen()
+        return theory.Trimmed(min(round(self.share * seen), s - q), q)
 
 
 @dataclass(frozen=True)
-class Mixed:
+class Mixed(PoolRule):
     """Keeps some of the largest losses, and a uniform draw from the rest of the pool.
 
     Args:
@@ -123,22 +123,16 @@ class Mixed:
         if abs(self.top + self.uniform - 1) > 1e-9:
             raise ConfigError(f"top and uniform must add up to 1, got {self.top} and {self.uniform}.")
 
-    def select(self, pooled: np.ndarray, q: int, context: Context) -> np.ndarray:
-        """Select the largest, and draw some of the others."""
-        by_loss = round(self.top * q)
-        best = draw.top_of_pool(pooled, by_loss, tie_key(context)) if by_loss else np.empty(0, dtype=np.int64)
-        pooled[best] = -np.inf
-        drawn = uniform(np.flatnonzero(pooled > -np.inf), q - by_loss, context, "mixed")
-        return np.sort(np.concatenate((best, drawn)))
-
-    def positions(self, s: int, q: int, context: Context) -> theory.RankRule:
+    def positions(
+        self, s: int, q: int, context: Context, count_seen: Callable[[], int] | None = None
+    ) -> theory.RankRule:
         """Return the rule that keeps the first positions and some of the rest."""
         by_loss = round(self.top * q)
         return theory.Mixed(by_loss, q - by_loss)
 
 
 @dataclass(frozen=True)
-class Moving:
+class Moving(PoolRule):
     """Hard samples early, easier ones late: a mix whose fraction by loss moves from `start` to `end` over training.
 
     Args:
@@ -165,53 +159,36 @@ class Moving:
         top = self.start + (self.end - self.start) * min(1.0, done)
         return Mixed(top=top, uniform=1 - top)
 
-    def select(self, pooled: np.ndarray, q: int, context: Context) -> np.ndarray:
-        """Select as the mix of this epoch does."""
-        return self.at(context).select(pooled, q, context)
-
-    def positions(self, s: int, q: int, context: Context) -> theory.RankRule:
+    def positions(
+        self, s: int, q: int, context: Context, count_seen: Callable[[], int] | None = None
+    ) -> theory.RankRule:
         """Return the positions of the mix of this epoch."""
         return self.at(context).positions(s, q, context)
 
 
-_RULES: dict[str, type[RankRule]] = {
-    "top": Top,
-    "bottom": Bottom,
-    "trimmed": Trimmed,
-    "mixed": Mixed,
-    "moving": Moving,
-}
+#: Pool rules by name, for the command line and config files.
+RULES: Registry[PoolRule] = Registry(
+    PoolRule,
+    "rule",
+    {"top": Top, "bottom": Bottom, "trimmed": Trimmed, "mixed": Mixed, "moving": Moving},
+    shorten=lambda config: config["name"] if len(config) == 1 else config,
+)
 
 
-def as_rank_rule(select: object) -> RankRule:
+def as_pool_rule(select: object) -> PoolRule:
     """Return a rule from a rule, from the name "top" or "bottom", or from the description in a config file.
 
-    >>> as_rank_rule({"name": "trimmed", "share": 0.1})
+    >>> as_pool_rule({"name": "trimmed", "share": 0.1})
     Trimmed(share=0.1)
     """
-    if isinstance(select, RankRule) and not isinstance(select, type):
+    if isinstance(select, PoolRule):
         return select
-    if isinstance(select, Mapping) and select.get("name") in _RULES:
-        parameters = {key: value for key, value in select.items() if key != "name"}
-        try:
-            return _RULES[select["name"]](**parameters)
-        except TypeError as error:
-            raise ConfigError(f"the rule {select['name']!r} cannot be made: {error}.") from None
-    if select in ("top", "bottom"):
-        return _RULES[str(select)]()
+    if isinstance(select, Mapping) or (isinstance(select, str) and select in RULES):
+        return RULES.from_config(select)
     raise ConfigError(
         'select must be "top", "bottom", Trimmed(share), Mixed(top=..., uniform=...) or Moving(start, end), '
         f"got {select!r}."
     )
-
-
-def rule_config(rule: RankRule) -> str | dict[str, Any]:
-    """Return the plain values from which `as_rank_rule` makes an equal rule."""
-    for name, kind in _RULES.items():
-        if type(rule) is kind:
-            parameters = dict(vars(rule))
-            return {"name": name, **parameters} if parameters else name
-    raise ConfigError(f"{type(rule).__name__} is no rule with a name; there are {', '.join(_RULES)}.")
 
 
 # A trimmed fraction that fits a large data set may exceed a small class by this many samples through rounding alone.
@@ -219,7 +196,7 @@ _ROUNDED = 2
 
 
 @dataclass(frozen=True, repr=False, init=False)
-class OrderDP:
+class OrderDP(StepwisePolicy):
     """Draws a uniform pool of s of the n samples and keeps the q of it with the largest last loss.
 
     Give the prune ratio, or the two dials of the method, or the prune ratio and one dial:
@@ -251,7 +228,7 @@ class OrderDP:
     exploration: float | None
     exploitation: float | None
     every: Literal["epoch", "batch"]
-    rule: RankRule
+    rule: PoolRule
     unbiased: bool
 
     def __init__(
@@ -261,7 +238,7 @@ class OrderDP:
         exploration: float | None = None,
         exploitation: float | None = None,
         every: Literal["epoch", "batch"] = "epoch",
-        select: str | RankRule = "top",
+        select: str | PoolRule = "top",
         unbiased: bool = False,
     ) -> None:
         # Written out, because the parameter `select` has the name of a method and cannot be a field.
@@ -270,7 +247,7 @@ class OrderDP:
             raise ConfigError(f'every must be "epoch" or "batch", got {every!r}.')
         if unbiased and every == "batch":
             raise ConfigError('unbiased weights are those of one draw an epoch. Use every="epoch" with unbiased=True.')
-        values = (prune_ratio, exploration, exploitation, every, as_rank_rule(select), bool(unbiased))
+        values = (prune_ratio, exploration, exploitation, every, as_pool_rule(select), bool(unbiased))
         for field, value in zip(fields(self), values, strict=True):
             object.__setattr__(self, field.name, value)
 

@@ -2,70 +2,114 @@
 
 from __future__ import annotations
 
-import dataclasses
-import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from orderdp._validation import checked_name, suggestion
+from orderdp._validation import checked_name
 from orderdp.cards import one_sentence, read_card
 from orderdp.errors import ConfigError
-from orderdp.policies._selection import ratio_name
-from orderdp.policies.bandits import UCB, EpsilonGreedy
 from orderdp.policies.baselines import RS2, DynamicRandom, FullData
 from orderdp.policies.infobatch import InfoBatch, InfoBatchQuantile, RePB, SeTa
-from orderdp.policies.learned import (
-    InstanceEarlyStopping,
-    Kakurenbo,
-    ProgressiveDropout,
-    SkipLearned,
-    Threshold,
-    Unlearned,
-    threshold_config,
-)
+from orderdp.policies.learned import InstanceEarlyStopping, Kakurenbo, ProgressiveDropout, SkipLearned, Unlearned
 from orderdp.policies.loss_based import Adaptive, Calibrated, OnlineBatchSelection, SelectiveBackprop, SelectiveByRank
-from orderdp.policies.orderdp import OrderDP, RankRule, rule_config
-from orderdp.policies.schedules import Scheduled, build_schedule, schedule_config
-from orderdp.policies.uncertainty import ActiveBias, DynamicUncertainty
+from orderdp.policies.orderdp import OrderDP
+from orderdp.policies.running_statistics import UCB, ActiveBias, DynamicUncertainty, EpsilonGreedy
+from orderdp.policies.schedules import SCHEDULES, Scheduled
 from orderdp.policies.wrappers import Balanced, Budget, UniformTail
 from orderdp.policy import Policy
+from orderdp.registry import Registry
 
-__all__ = ["NAMES", "RECORDED", "build", "build_at", "card", "config_of", "summary"]
+__all__ = ["NAMES", "RECORDED", "PolicyRegistry", "build", "build_at", "card", "config_of", "summary"]
 
 
-NAMES: dict[str, type[Any]] = {
-    "orderdp": OrderDP,
-    "budget": Budget,
-    "unlearned": Unlearned,
-    "skip-learned": SkipLearned,
-    "adaptive": Adaptive,
-    "full": FullData,
-    "random": DynamicRandom,
-    "rs2": RS2,
-    "epsilon-greedy": EpsilonGreedy,
-    "ucb": UCB,
-    "infobatch": InfoBatch,
-    "infobatch-quantile": InfoBatchQuantile,
-    "seta": SeTa,
-    "repb": RePB,
-    "kakurenbo": Kakurenbo,
-    "selective-backprop": SelectiveBackprop,
-    "selective-by-rank": SelectiveByRank,
-    "online-batch-selection": OnlineBatchSelection,
-    "instance-early-stopping": InstanceEarlyStopping,
-    "progressive-dropout": ProgressiveDropout,
-    "active-bias": ActiveBias,
-    "dynamic-uncertainty": DynamicUncertainty,
-    "calibrated": Calibrated,
-}
+class PolicyRegistry(Registry[Policy]):
+    """The registry of policies. Wrappers that fit any policy are options: class balance, a schedule, a uniform tail."""
+
+    def build(
+        self,
+        name: str,
+        *,
+        balanced: bool = False,
+        schedule: Mapping[str, Any] | None = None,
+        tail: float | None = None,
+        **parameters: Any,
+    ) -> Policy:
+        """Build the policy called `name`; a policy among its parameters may be a config.
+
+        Args:
+            name: The name.
+            balanced: Whether each class keeps its fraction of the data.
+            schedule: The name of a schedule and its parameters.
+            tail: Last fraction of training, which selects uniformly at the same ratio.
+            **parameters: Parameters of the policy.
+        """
+        if isinstance(parameters.get("policy"), Mapping | str):
+            parameters["policy"] = self.from_config(parameters["policy"])
+        policy = super().build(name, **parameters)
+        if balanced:
+            policy = Balanced(policy)
+        if schedule is not None:
+            if not isinstance(schedule, Mapping):
+                raise ConfigError(
+                    'schedule must be the name of a schedule and its parameters, {"name": "tail", ...}, got '
+                    f"{schedule!r}."
+                )
+            policy = Scheduled(policy, SCHEDULES.from_config(schedule))
+        return policy if tail is None else UniformTail(policy, tail)
+
+    def config(self, value: Policy) -> dict[str, Any]:
+        """Return the name, parameters and options from which `build` makes an equal policy.
+
+        Args:
+            value: The policy.
+        """
+        if isinstance(value, UniformTail):
+            return {**self.config(value.policy), "tail": value.tail}
+        if isinstance(value, Scheduled):
+            return {**self.config(value.policy), "schedule": SCHEDULES.config(value.schedule)}
+        if isinstance(value, Balanced):
+            return {**self.config(value.policy), "balanced": True}
+        return super().config(value)
+
+    def _parameters_of(self, value: Policy) -> Mapping[str, Any]:
+        return value.parameters
+
+
+#: Policies by name, for the command line and config files.
+NAMES = PolicyRegistry(
+    Policy,
+    "policy",
+    {
+        "orderdp": OrderDP,
+        "budget": Budget,
+        "unlearned": Unlearned,
+        "skip-learned": SkipLearned,
+        "adaptive": Adaptive,
+        "full": FullData,
+        "random": DynamicRandom,
+        "rs2": RS2,
+        "epsilon-greedy": EpsilonGreedy,
+        "ucb": UCB,
+        "infobatch": InfoBatch,
+        "infobatch-quantile": InfoBatchQuantile,
+        "seta": SeTa,
+        "repb": RePB,
+        "kakurenbo": Kakurenbo,
+        "selective-backprop": SelectiveBackprop,
+        "selective-by-rank": SelectiveByRank,
+        "online-batch-selection": OnlineBatchSelection,
+        "instance-early-stopping": InstanceEarlyStopping,
+        "progressive-dropout": ProgressiveDropout,
+        "active-bias": ActiveBias,
+        "dynamic-uncertainty": DynamicUncertainty,
+        "calibrated": Calibrated,
+    },
+    options=("balanced", "schedule", "tail"),
+)
 
 
 #: Policies that a run records before it trains, so that they cannot be built from parameters.
 RECORDED = ("proxy-plan",)
-
-
-#: Options of every policy, besides its own parameters.
-_OPTIONS = ("balanced", "schedule", "tail")
 
 
 def card(name: str) -> str:
@@ -101,31 +145,7 @@ def build(
         tail: Last fraction of training, which selects uniformly at the same ratio.
         **parameters: Parameters of the policy.
     """
-    checked_name(name, NAMES, "policy")
-    kind = NAMES[name]
-    known = list(inspect.signature(kind).parameters)
-    for parameter in parameters:
-        if parameter not in known:
-            raise ConfigError(
-                f"policy {name!r} has no parameter {parameter!r}.{suggestion(parameter, [*known, *_OPTIONS])}"
-            )
-    if kind is Budget and isinstance(parameters.get("policy"), Mapping | str):
-        inner = parameters["policy"]
-        parameters = {**parameters, "policy": build(**({"name": inner} if isinstance(inner, str) else inner))}
-    try:
-        policy: Policy = kind(**parameters)
-    except TypeError as error:
-        raise ConfigError(f"policy {name!r} cannot be made: {error}.") from None
-    if balanced:
-        policy = Balanced(policy)
-    if schedule is not None:
-        if not isinstance(schedule, Mapping) or "name" not in schedule:
-            raise ConfigError(
-                'schedule must be the name of a schedule and its parameters, {"name": "tail", ...}, got '
-                f"{schedule!r}."
-            )
-        policy = Scheduled(policy, build_schedule(**schedule))
-    return policy if tail is None else UniformTail(policy, tail)
+    return NAMES.build(name, balanced=balanced, schedule=schedule, tail=tail, **parameters)
 
 
 def build_at(name: str, prune_ratio: float | None, **parameters: Any) -> Policy:
@@ -139,46 +159,16 @@ def build_at(name: str, prune_ratio: float | None, **parameters: Any) -> Policy:
         prune_ratio: Fraction left out; None if the parameters set it.
         **parameters: Further parameters of the policy.
     """
-    checked_name(name, NAMES, "policy")
-    kind = NAMES[name]
     given_otherwise = "target_ratio" in parameters or {"exploration", "exploitation"} <= set(parameters)
-    if prune_ratio is None or given_otherwise:
-        return build(name, **parameters)
-    if hasattr(kind, "parameters_at"):
-        return build(name, **kind.parameters_at(prune_ratio), **parameters)
-    ratio = ratio_name(kind)
-    if ratio in inspect.signature(kind).parameters:
-        parameters = {ratio: prune_ratio, **parameters}
-    return build(name, **parameters)
+    if prune_ratio is not None and not given_otherwise:
+        parameters = {**NAMES.find(name).parameters_at(prune_ratio), **parameters}
+    return NAMES.build(name, **parameters)
 
 
-def config_of(policy: Any) -> dict[str, Any]:
+def config_of(policy: Policy) -> dict[str, Any]:
     """Return the plain values from which `build` makes an equal policy: its name and its parameters.
 
     >>> config_of(build("rs2", prune_ratio=0.5))
     {'name': 'rs2', 'prune_ratio': 0.5}
     """
-    if isinstance(policy, UniformTail):
-        return {**config_of(policy.policy), "tail": policy.tail}
-    if isinstance(policy, Scheduled):
-        return {**config_of(policy.policy), "schedule": schedule_config(policy.schedule)}
-    if isinstance(policy, Balanced):
-        return {**config_of(policy.policy), "balanced": True}
-    for name, kind in NAMES.items():
-        if type(policy) is kind:
-            own = getattr(policy, "parameters", None)
-            # Not asdict, which would also convert nested values.
-            fields = {field.name: getattr(policy, field.name) for field in dataclasses.fields(policy)}
-            parameters = fields if own is None else own
-            return {"name": name, **{key: _plain(value) for key, value in parameters.items()}}
-    raise ConfigError(f"{type(policy).__name__} is no policy with a name; there are {', '.join(NAMES)}.")
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, RankRule):
-        return rule_config(value)
-    if isinstance(value, Threshold):
-        return threshold_config(value)
-    if isinstance(value, Policy):
-        return config_of(value)
-    return list(value) if isinstance(value, tuple) else value
+    return NAMES.config(policy)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
 
-from orderdp._validation import check_ratio, checked_name, is_count
+from orderdp._validation import check_ratio, is_count
 from orderdp.errors import ConfigError
-from orderdp.policies._selection import has_ratio, with_ratio
 from orderdp.policies.baselines import FullData
 from orderdp.policies.wrappers import PolicyWrapper
 from orderdp.policy import Context, Policy, Selection, Table, describe, nominal_ratio, size_bounds
+from orderdp.registry import Registry
 
 __all__ = [
     "SCHEDULES",
@@ -26,15 +26,13 @@ __all__ = [
     "Scheduled",
     "Tail",
     "WarmUp",
-    "build_schedule",
-    "schedule_config",
 ]
 
 
-@runtime_checkable
-class Schedule(Protocol):
+class Schedule(ABC):
     """Defines the prune ratio of every epoch."""
 
+    @abstractmethod
     def ratio(self, epoch: int, epochs: int | None) -> float:
         """Return the prune ratio of `epoch`.
 
@@ -42,11 +40,10 @@ class Schedule(Protocol):
             epoch: The epoch, from 0.
             epochs: Number of planned epochs; None if not given.
         """
-        ...
 
 
 @dataclass(frozen=True)
-class Constant:
+class Constant(Schedule):
     """The same ratio in every epoch.
 
     Args:
@@ -64,7 +61,7 @@ class Constant:
 
 
 @dataclass(frozen=True)
-class WarmUp:
+class WarmUp(Schedule):
     """All data in the first epochs, then a ratio.
 
     Args:
@@ -86,7 +83,7 @@ class WarmUp:
 
 
 @dataclass(frozen=True)
-class Linear:
+class Linear(Schedule):
     """From one ratio in the first epoch to another in the last, in a straight line.
 
     Args:
@@ -116,7 +113,7 @@ class Cosine(Linear):
 
 
 @dataclass(frozen=True)
-class Tail:
+class Tail(Schedule):
     """A ratio, and all data in the last fraction of the epochs.
 
     Args:
@@ -138,7 +135,7 @@ class Tail:
 
 
 @dataclass(frozen=True)
-class Exponential:
+class Exponential(Schedule):
     """Epoch e, counted from 0, keeps decay ** e of the data; the last epochs keep all of it.
 
     With `DynamicRandom` this is the random form of progressive data dropout.
@@ -166,7 +163,7 @@ class Exponential:
 
 
 @dataclass(frozen=True)
-class RatioFunction:
+class RatioFunction(Schedule):
     """Any function of the epoch and the number of epochs. Checkpoints store its name.
 
     Args:
@@ -202,17 +199,29 @@ class Scheduled(PolicyWrapper):
     schedule: Schedule
 
     def __post_init__(self) -> None:
-        if not has_ratio(self.policy):
+        if not self.policy.has_ratio:
             raise ConfigError(f"a schedule needs a policy with a prune ratio, got {describe(self.policy)}.")
         if not isinstance(self.schedule, Schedule):
-            raise ConfigError(f"schedule must have a method ratio(epoch, epochs), got {type(self.schedule).__name__}.")
-        if getattr(self.policy, "every", "epoch") == "batch":
+            raise ConfigError(
+                f"schedule must be a schedule of orderdp.policies, got {type(self.schedule).__name__}. For a function "
+                "of the epoch use RatioFunction(function)."
+            )
+        if self.policy.every == "batch":
             raise ConfigError('a schedule needs a policy that draws once an epoch, got every="batch".')
 
     @property
     def needs_feedback(self) -> bool:
         """Whether the policy needs feedback at a ratio above 0: its own ratio, which may be 0, is not used."""
-        return bool(getattr(with_ratio(self.policy, 0.5), "needs_feedback", True))
+        return self.policy.with_ratio(0.5).needs_feedback
+
+    @property
+    def has_ratio(self) -> bool:
+        """False: the schedule decides the ratio."""
+        return False
+
+    def with_ratio(self, prune_ratio: float) -> Policy:
+        """Raise: see `has_ratio`."""
+        raise ConfigError(f"{describe(self)} has no prune ratio that could be changed.")
 
     def at(self, context: Context) -> Policy:
         """Return the policy of one epoch.
@@ -221,7 +230,7 @@ class Scheduled(PolicyWrapper):
             context: The epoch's context.
         """
         ratio = self.schedule.ratio(context.epoch, context.epochs)
-        return FullData() if ratio == 0 else with_ratio(self.policy, ratio)
+        return FullData() if ratio == 0 else self.policy.with_ratio(ratio)
 
     def size(self, n: int, context: Context) -> int | None:
         """Return the size of the epoch's policy."""
@@ -248,39 +257,18 @@ class Scheduled(PolicyWrapper):
 
 
 #: Schedules by name, for the command line and config files.
-SCHEDULES: dict[str, type[Schedule]] = {
-    "constant": Constant,
-    "warm-up": WarmUp,
-    "linear": Linear,
-    "cosine": Cosine,
-    "tail": Tail,
-    "exponential": Exponential,
-}
-
-
-def build_schedule(name: str, **parameters: Any) -> Schedule:
-    """Build the schedule called `name` with these parameters.
-
-    >>> build_schedule("tail", prune_ratio=0.5)
-    Tail(prune_ratio=0.5, share=0.125)
-
-    Args:
-        name: One of `SCHEDULES`.
-        **parameters: Parameters of the schedule.
-    """
-    checked_name(name, SCHEDULES, "schedule")
-    try:
-        return SCHEDULES[name](**parameters)
-    except TypeError as error:
-        raise ConfigError(f"schedule {name!r} cannot be made: {error}.") from None
-
-
-def schedule_config(schedule: Schedule) -> dict[str, Any]:
-    """Return the plain values from which `build_schedule` makes an equal schedule."""
-    for name, kind in SCHEDULES.items():
-        if type(schedule) is kind:
-            return {"name": name, **vars(schedule)}
-    raise ConfigError(f"{type(schedule).__name__} is no schedule with a name; there are {', '.join(SCHEDULES)}.")
+SCHEDULES: Registry[Schedule] = Registry(
+    Schedule,
+    "schedule",
+    {
+        "constant": Constant,
+        "warm-up": WarmUp,
+        "linear": Linear,
+        "cosine": Cosine,
+        "tail": Tail,
+        "exponential": Exponential,
+    },
+)
 
 
 def _planned(epochs: int | None) -> int:

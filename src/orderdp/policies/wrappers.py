@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from copy import copy
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
 
@@ -12,58 +13,94 @@ import numpy as np
 from orderdp._draw import key64
 from orderdp._validation import check_ratio
 from orderdp.errors import ConfigError
-from orderdp.policies._selection import has_ratio, proportional, shuffled, uniform, with_ratio
-from orderdp.policies.learned import SkipLearned, threshold_config
+from orderdp.policies._selection import proportional, shuffled, uniform
+from orderdp.policies.learned import Probability, SkipLearned
 from orderdp.policy import (
     Column,
     Context,
     Policy,
     Selection,
     Table,
+    Threshold,
     describe,
-    epoch_sizes,
     nominal_ratio,
     size_bounds,
-    total_samples,
 )
 
 __all__ = ["Balanced", "Budget", "PolicyWrapper", "UniformTail", "refuse_budget"]
 
 
-class PolicyWrapper:
-    """Base of policies that wrap another policy, their attribute ``policy``."""
+class PolicyWrapper(Policy):
+    """Base of policies that wrap another policy, their attribute ``policy``: every member forwards to it."""
 
     policy: Policy
 
     @property
     def columns(self) -> tuple[Column, ...]:
         """The columns that the policy needs."""
-        return tuple(getattr(self.policy, "columns", ()))
-
-    @property
-    def needs_feedback(self) -> bool:
-        """Whether the policy needs feedback."""
-        return bool(getattr(self.policy, "needs_feedback", True))
+        return self.policy.columns
 
     @property
     def compute_columns(self) -> Callable[..., Mapping[str, Any]] | None:
         """The policy's ``compute_columns``; None if it has none."""
-        own: Callable[..., Mapping[str, Any]] | None = getattr(self.policy, "compute_columns", None)
-        return own
+        return self.policy.compute_columns
+
+    @property
+    def needs_feedback(self) -> bool:
+        """Whether the policy needs feedback."""
+        return self.policy.needs_feedback
+
+    @property
+    def learned(self) -> Threshold | None:
+        """The policy's threshold; None if it has none."""
+        return self.policy.learned
+
+    @property
+    def has_ratio(self) -> bool:
+        """Whether the policy has a prune ratio that can be changed."""
+        return self.policy.has_ratio
+
+    def size(self, n: int, context: Context) -> int | None:
+        """Return the size of the policy."""
+        return self.policy.size(n, context)
+
+    def select(self, table: Table, context: Context) -> Selection:
+        """Select as the policy does."""
+        return self.policy.select(table, context)
+
+    def size_bounds(self, n: int, context: Context) -> tuple[int, int]:
+        """Return the bounds of the policy."""
+        return size_bounds(self.policy, n, context)
+
+    def nominal_ratio(self, context: Context) -> float | None:
+        """Return the nominal ratio of the policy."""
+        return nominal_ratio(self.policy, context.n, context)
 
     def total(self, n: int, epochs: int | None) -> int | None:
         """Return the policy's total; None if it has none."""
-        return total_samples(self.policy, n, epochs)
+        return self.policy.total(n, epochs)
 
     def epoch_sizes(self, n: int, epochs: int | None) -> list[int] | None:
         """Return the policy's epoch sizes; None if they are not known in advance."""
-        return epoch_sizes(self.policy, n, epochs)
+        return self.policy.epoch_sizes(n, epochs)
 
-    @property
-    def lr_scale(self) -> Callable[[int, int], float] | None:
-        """The policy's ``lr_scale``; None if it has none."""
-        own: Callable[[int, int], float] | None = getattr(self.policy, "lr_scale", None)
-        return own
+    def offered(self, n: int) -> int:
+        """Return the number of samples that the policy selects from."""
+        return self.policy.offered(n)
+
+    def with_ratio(self, prune_ratio: float) -> Policy:
+        """Return the same wrapper with the policy at another ratio."""
+        changed = copy(self)
+        object.__setattr__(changed, "policy", self.policy.with_ratio(prune_ratio))  # a wrapper may be frozen
+        return changed
+
+    def lr_scale(self, n: int, kept: int) -> float:
+        """Return the policy's factor on the learning rate."""
+        return self.policy.lr_scale(n, kept)
+
+    def on_epoch_start(self, epoch: int) -> None:
+        """Do what is due for the policy."""
+        self.policy.on_epoch_start(epoch)
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -111,7 +148,7 @@ class Budget(PolicyWrapper):
                 f"{' and '.join(given)} belong to the policy that a budget has by default, and another one was given: "
                 f"{describe(policy)}. Leave one out."
             )
-        if getattr(policy, "every", "epoch") == "batch":
+        if policy.every == "batch":
             raise ConfigError('a budget needs a policy that draws once per epoch, got every="batch".')
         if isinstance(policy, Budget):
             raise ConfigError(f"a budget within a budget has no meaning, got {describe(policy)}. Leave one out.")
@@ -132,12 +169,13 @@ class Budget(PolicyWrapper):
 
     def __repr__(self) -> str:
         shown = {name: value for name, value in self.parameters.items() if name != "share"}
-        if "learned" in shown and threshold_config(shown["learned"]) == getattr(shown["learned"], "value", None):
-            shown["learned"] = shown["learned"].value
+        learned = shown.get("learned")
+        if type(learned) is Probability and learned.floor == 0:
+            shown["learned"] = learned.value
         return f"Budget({', '.join([f'{self.share!r}', *(f'{name}={value!r}' for name, value in shown.items())])})"
 
-    @staticmethod
-    def parameters_at(prune_ratio: float) -> dict[str, Any]:
+    @classmethod
+    def parameters_at(cls, prune_ratio: float) -> dict[str, Any]:
         """Return the parameters that leave out this fraction of full training."""
         check_ratio("prune_ratio", prune_ratio)
         return {"share": round(1 - prune_ratio, 12)}
@@ -186,6 +224,15 @@ class Budget(PolicyWrapper):
         left = self.left(context)
         return min(fewest, left), min(most, left)
 
+    @property
+    def has_ratio(self) -> bool:
+        """False: a budget is spent over all epochs, and has no ratio per epoch."""
+        return False
+
+    def with_ratio(self, prune_ratio: float) -> Policy:
+        """Raise: see `has_ratio`."""
+        raise ConfigError(f"{describe(self)} has no prune ratio that could be changed.")
+
     def nominal_ratio(self, context: Context) -> float:
         """Return the fraction of full training that is left out."""
         return 1 - self.share
@@ -212,16 +259,15 @@ class Budget(PolicyWrapper):
         return max(1, self.total(context.n, context.epochs) - context.trained)
 
 
-def refuse_budget(policy: object, reason: str) -> None:
+def refuse_budget(policy: Policy, reason: str) -> None:
     """Raise if the policy, or one inside it, is a budget."""
-    inside = policy
-    while inside is not None:
-        if isinstance(inside, Budget):
-            raise ConfigError(
-                f"a budget is a share of full training, and {reason}, got {describe(inside)}. Use its policy without "
-                "the budget, for example orderdp.policies.SkipLearned()."
-            )
-        inside = getattr(inside, "policy", None)
+    if isinstance(policy, Budget):
+        raise ConfigError(
+            f"a budget is a share of full training, and {reason}, got {describe(policy)}. Use its policy without "
+            "the budget, for example orderdp.policies.SkipLearned()."
+        )
+    if isinstance(policy, PolicyWrapper):
+        refuse_budget(policy.policy, reason)
 
 
 @dataclass(frozen=True)
@@ -246,7 +292,7 @@ class UniformTail(PolicyWrapper):
 
     def __post_init__(self) -> None:
         check_ratio("tail", self.tail, one_allowed=True)
-        if getattr(self.policy, "every", "epoch") == "batch":
+        if self.policy.every == "batch":
             raise ConfigError('a uniform tail needs a policy that draws once an epoch, got every="batch".')
 
     def in_tail(self, context: Context) -> bool:
@@ -261,24 +307,10 @@ class UniformTail(PolicyWrapper):
             raise ConfigError("a tail needs to know how long training is. Give Pruner(..., epochs=...).")
         return context.epoch >= context.epochs - round(self.tail * context.epochs)
 
-    def with_ratio(self, prune_ratio: float) -> UniformTail:
-        """Return the same wrapper with the policy at another ratio."""
-        if not has_ratio(self.policy):
-            raise ConfigError(f"{self.policy} has no prune ratio that could be changed.")
-        return replace(self, policy=with_ratio(self.policy, prune_ratio))
-
     def size(self, n: int, context: Context) -> int | None:
         """Return the size of the policy."""
         self.in_tail(context)  # raises now, and not at some selection, if the number of epochs is missing
         return self.policy.size(n, context)
-
-    def size_bounds(self, n: int, context: Context) -> tuple[int, int]:
-        """Return the bounds of the policy."""
-        return size_bounds(self.policy, n, context)
-
-    def nominal_ratio(self, context: Context) -> float | None:
-        """Return the nominal ratio of the policy."""
-        return nominal_ratio(self.policy, context.n, context)
 
     def select(self, table: Table, context: Context) -> Selection:
         """Select as the policy does, or uniformly in the tail."""
@@ -311,14 +343,10 @@ class Balanced(PolicyWrapper):
             raise ConfigError(
                 f"class balance goes inside: Scheduled(Balanced(policy), schedule), got Balanced of {self.policy!r}."
             )
-        if not has_ratio(self.policy):
+        if not self.policy.has_ratio:
             raise ConfigError(f"class balance needs a policy with a prune ratio, got {describe(self.policy)}.")
-        if getattr(self.policy, "every", "epoch") == "batch":
+        if self.policy.every == "batch":
             raise ConfigError('class balance needs a policy that draws once an epoch, got every="batch".')
-
-    def with_ratio(self, prune_ratio: float) -> Balanced:
-        """Return the same wrapper with the policy at another ratio."""
-        return Balanced(with_ratio(self.policy, prune_ratio))
 
     def size(self, n: int, context: Context) -> int:
         """Return the number of samples the policy keeps without classes."""
@@ -330,7 +358,7 @@ class Balanced(PolicyWrapper):
                 f"class balance shares out a number known in advance; {describe(self.policy)} decides by the losses "
                 "how much it keeps. Use a policy with an exact ratio, for example OrderDP."
             )
-        if with_ratio(self.policy, 1 - size / n).size(n, context) != size:
+        if self.policy.with_ratio(1 - size / n).size(n, context) != size:
             raise ConfigError(
                 f"class balance needs a policy that leaves out exactly its prune ratio; {describe(self.policy)} keeps "
                 f"{size} of {n} samples in epoch {context.epoch}. Use OrderDP, for example."
@@ -344,7 +372,7 @@ class Balanced(PolicyWrapper):
         groups = _members(context.labels)
         sizes = np.array([len(members) for members in groups])
         budgets = proportional(sizes, total)
-        at_ratio = lru_cache(partial(with_ratio, self.policy))  # classes of one size share a policy
+        at_ratio = lru_cache(self.policy.with_ratio)  # classes of one size share a policy
         columns = lru_cache(table.__getitem__)
         kept, dense, weighted = [], np.ones(context.n, dtype=np.float32), False
         for number, (members, budget) in enumerate(zip(groups, budgets.tolist(), strict=True)):

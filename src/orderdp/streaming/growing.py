@@ -13,8 +13,8 @@ from orderdp.checkpoint import on_host
 from orderdp.dataset import length_of
 from orderdp.errors import ConfigError, DatasetError, StateError
 from orderdp.policies.baselines import Fixed
-from orderdp.policies.wrappers import refuse_budget
-from orderdp.policy import Context, Policy, Selection, Table, describe, nominal_ratio, size_bounds
+from orderdp.policies.wrappers import PolicyWrapper, refuse_budget
+from orderdp.policy import Context, Policy, Selection, StepwisePolicy, Table, describe, nominal_ratio, size_bounds
 from orderdp.pruner import Pruner, checked_policy
 from orderdp.score_table import mean_age
 
@@ -150,7 +150,7 @@ class GrowingPruner(Pruner):
             raise ConfigError("a GrowingPruner takes no labels: it would not know those of samples to come.")
         refuse_budget(policy, "a data set that grows has no number of samples to take it of")
         self._roster = ActiveIndices(length_of(dataset_or_length))
-        kind = ActivePerBatchPolicy if getattr(checked_policy(policy), "every", "epoch") == "batch" else ActivePolicy
+        kind = ActivePerBatchPolicy if checked_policy(policy).every == "batch" else ActivePolicy
         super().__init__(kind(policy, self._roster), dataset_or_length, **options)
         self._chooser = policy
         self.copied = 0  # values that were moved to grow
@@ -274,7 +274,7 @@ class GrowingPruner(Pruner):
             raise
 
 
-class ActivePolicy:
+class ActivePolicy(PolicyWrapper):
     """Policy that sees the active samples only, and otherwise behaves as the inner policy.
 
     Args:
@@ -283,35 +283,33 @@ class ActivePolicy:
     """
 
     def __init__(self, inner: Policy, roster: ActiveIndices) -> None:
-        self._inner, self._roster = inner, roster
+        self.policy, self._roster = inner, roster
 
     def __repr__(self) -> str:
-        return describe(self._inner)
+        return describe(self.policy)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):  # copy and pickle ask before `_inner` is set
+        if name == "policy" or name.startswith("_"):  # copy and pickle ask before `policy` is set
             raise AttributeError(name)
-        return getattr(self._inner, name)
+        return getattr(self.policy, name)
 
     def size(self, n: int, context: Context) -> int | None:
         """Number of active samples that are kept."""
-        return self._inner.size(self._roster.live, self._here(context))
+        return self.policy.size(self._roster.live, self._here(context))
 
     def size_bounds(self, n: int, context: Context) -> tuple[int, int]:
         """Bounds of `size`, if it depends on the losses."""
-        return size_bounds(self._inner, self._roster.live, self._here(context))
+        return size_bounds(self.policy, self._roster.live, self._here(context))
 
     def nominal_ratio(self, context: Context) -> float | None:
         """Nominal prune ratio of the inner policy."""
-        return nominal_ratio(self._inner, self._roster.live, self._here(context))
+        return nominal_ratio(self.policy, self._roster.live, self._here(context))
 
     def lr_scale(self, n: int, kept: int) -> float:
         """Learning-rate factor of the inner policy."""
-        own = getattr(self._inner, "lr_scale", None)
-        return 1.0 if own is None else float(own(self._roster.live, kept))
+        return self.policy.lr_scale(self._roster.live, kept)
 
-    @property
-    def offered(self) -> int:
+    def offered(self, n: int) -> int:
         """Number of samples to draw from."""
         return self._roster.live
 
@@ -323,27 +321,28 @@ class ActivePolicy:
         """Select among the active samples."""
         places = self._roster.places()
         shown = table if places is None else ActiveTableView(table, places)
-        selection = self._inner.select(shown, self._here(context))
+        selection = self.policy.select(shown, self._here(context))
         return selection if places is None else Selection(places[selection.indices], selection.weights)
 
     def _here(self, context: Context) -> Context:
         return replace(context, n=self._roster.live)
 
 
-class ActivePerBatchPolicy(ActivePolicy):
+class ActivePerBatchPolicy(ActivePolicy, StepwisePolicy):
     """`ActivePolicy` for a policy that selects at every step."""
 
     every = "batch"
+    policy: StepwisePolicy
 
     def candidates(self, context: Context) -> np.ndarray:
         """Candidates among the active samples."""
-        places, drawn = self._roster.places(), self._inner.candidates(self._here(context))  # type: ignore[attr-defined]
+        places, drawn = self._roster.places(), self.policy.candidates(self._here(context))
         candidates: np.ndarray = drawn if places is None else places[drawn]
         return candidates
 
     def select_from(self, part: np.ndarray, scores: np.ndarray, count: int, context: Context) -> np.ndarray:
         """Selection of the inner policy."""
-        picked: np.ndarray = self._inner.select_from(part, scores, count, self._here(context))  # type: ignore[attr-defined]
+        picked: np.ndarray = self.policy.select_from(part, scores, count, self._here(context))
         return picked
 
 

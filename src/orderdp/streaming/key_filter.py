@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -78,13 +78,12 @@ def checked_for_keys(policy: Policy) -> Policy:
     """Return a policy that can select keys; raise if it cannot."""
     checked_policy(policy)
     refuse_budget(policy, "how many samples a stream has is not known before it has passed")
-    if getattr(policy, "every", "epoch") == "batch":
+    if policy.every == "batch":
         raise ConfigError(
             f"{describe(policy)} chooses at every step, and a stream is filtered before there are steps. "
             'Use every="epoch".'
         )
-    extra: Sequence[object] = tuple(getattr(policy, "columns", ()))
-    if extra or getattr(policy, "compute_columns", None) is not None:
+    if policy.columns or policy.compute_columns is not None:
         raise ConfigError(
             f"a table of keys remembers the last loss and nothing else, and {type(policy).__name__} wants more. Use "
             "OrderDP, or a Pruner over data that have an index."
@@ -375,8 +374,7 @@ class KeyFilter:
         together = self._exchange() is not None
         if not (served or together or len(looked.marks) or len(self._done)):
             raise DatasetError("the stream must have samples, it has none. Look at where its shards are.")
-        needs_feedback = getattr(self.policy, "needs_feedback", True)
-        if served and not self._trained and needs_feedback and not together:
+        if served and not self._trained and self.policy.needs_feedback and not together:
             warn(
                 "an epoch came to its end and no loss came back, so the same samples are kept again. Call "
                 "loss = keys.update(key, losses) in every step.",

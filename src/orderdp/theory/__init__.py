@@ -16,8 +16,16 @@ from orderdp.theory.coverage import Coverage, coverage
 from orderdp.theory.learned import SkipChances, gradient_bound, skip_bias_bound, skip_chances, skip_surrogate_loss
 from orderdp.theory.plan import Plan, plan
 from orderdp.theory.rank_rules import Bottom, Mixed, RankRule, Top, Trimmed, Window
-from orderdp.theory.risk import horvitz_thompson, surrogate_loss, surrogate_weights
-from orderdp.theory.weights import limit_weights, stratified_weights, stratum_sizes, weights, weights_at
+from orderdp.theory.weights import (
+    horvitz_thompson,
+    limit_weights,
+    stratified_weights,
+    stratum_sizes,
+    surrogate_loss,
+    surrogate_weights,
+    weights,
+    weights_at,
+)
 
 __all__ = [
     "BiasTerms",

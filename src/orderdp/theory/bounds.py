@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from orderdp.theory._checks import check_design, checked_losses, checked_positive, checked_steps
-from orderdp.theory.risk import surrogate_weights
+from orderdp.theory.weights import surrogate_weights
 
 __all__ = [
     "BiasTerms",

@@ -1,17 +1,20 @@
-"""Rank rules: which positions of the pool are kept, and the probability that a rank is kept.
+"""Rank rules: which positions of the pool are kept. Policies, shards and theory use the same rules.
 
-Position 1 of a pool is its largest loss. A rule defines which positions are kept; the probability that a rank is kept,
-the surrogate risk, and whether unbiased weights exist follow from that alone.
+Position 1 of a pool is its largest loss. A rule defines which positions are kept; how a pool is selected from, the
+probability that a rank is kept, the surrogate risk, and whether unbiased weights exist follow from that alone.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple
 
 import numpy as np
 
+from orderdp import _draw as draw
+from orderdp._draw import Streams
 from orderdp._validation import is_count
 from orderdp.errors import ConfigError
 from orderdp.theory._checks import check_design
@@ -20,6 +23,7 @@ __all__ = [
     "Bottom",
     "Mixed",
     "RankRule",
+    "Steps",
     "Top",
     "Trimmed",
     "Window",
@@ -92,45 +96,139 @@ def _walk(log_step: LogRatio, steps: int) -> np.ndarray:
     return np.concatenate(parts) if parts else np.empty(0)
 
 
-@runtime_checkable
-class RankRule(Protocol):
-    """Defines which positions of a pool are kept."""
+class Steps(NamedTuple):
+    """How a rule goes through a pool, from its largest loss on: the same in one process and in shards.
+
+    Attributes:
+        skip: Number of positions left out first.
+        top: Number of positions kept after them.
+        uniform: Number of samples drawn uniformly from the rest.
+        easiest_first: Whether positions count from the smallest loss.
+    """
+
+    skip: int
+    top: int
+    uniform: int = 0
+    easiest_first: bool = False
+
+
+class RankRule(ABC):
+    """Defines which positions of a pool are kept. A subclass defines `steps`; the rest follows from them."""
+
+    @property
+    @abstractmethod
+    def steps(self) -> Steps:
+        """What is skipped, kept and drawn."""
 
     @property
     def kept(self) -> int:
         """Number of samples kept."""
-        ...
+        return self.steps.top + self.steps.uniform
 
     def check(self, n: int, s: int) -> None:
-        """Raise if the rule does not fit pools of `s` of `n`."""
-        ...
-
-    def inclusion(self, n: int, s: int) -> np.ndarray:
-        """Return the probability that rank j is kept, for j = 1..n.
+        """Raise if the rule does not fit pools of `s` of `n`.
 
         Args:
             n: Number of samples.
             s: Size of the pool.
         """
-        ...
+        check_design(n, s, s)
+        skip, top, uniform, _ = self.steps
+        if not (all(is_count(count, least=0) for count in (skip, top, uniform)) and 1 <= self.kept <= s - skip):
+            raise ConfigError(
+                f"a rule must keep at least one position, and skip and keep no more than the s={s} there are, got "
+                f"{self!r}."
+            )
+
+    def inclusion(self, n: int, s: int) -> np.ndarray:
+        """Return the probability that rank j is kept, for j = 1..n, in O(n).
+
+        Args:
+            n: Number of samples.
+            s: Size of the pool.
+        """
+        skip, top, uniform, easiest_first = self.steps
+        if skip and skip + top == s:
+            chances = np.flip(_first_positions(top, n, s))  # counted from the other end: no cancellation
+        else:
+            upper = _first_positions(skip + top, n, s)
+            chances = np.maximum(upper - _first_positions(skip, n, s), 0.0) if skip else upper
+            if uniform:
+                chances = chances + (s / n - upper) * (uniform / (s - skip - top))
+        return np.flip(chances) if easiest_first else chances
 
     def inclusion_at(self, rank: int, n: int, s: int) -> float:
-        """Return the probability that one rank is kept.
+        """Return the probability that one rank is kept, in about the square root of s steps.
 
         Args:
             rank: The rank, from 1.
             n: Number of samples.
             s: Size of the pool.
         """
-        ...
+        skip, top, uniform, easiest_first = self.steps
+        # The number of pool members above a sample of this rank that is in the pool.
+        start, chances = hypergeometric(n - 1, (n + 1 - rank if easiest_first else rank) - 1, s - 1)
+        first, stop = max(0, skip - start), max(0, skip + top - start)
+        kept = s / n * min(1.0, float(chances[first:stop].sum()))
+        if uniform:
+            upper = s / n * min(1.0, float(chances[:stop].sum()))
+            kept += (s / n - upper) * (uniform / (s - skip - top))
+        return kept
 
     def never_kept(self, n: int, s: int) -> str | None:
-        """Return in words which ranks can never be kept; None if every rank can."""
-        ...
+        """Return in words which ranks can never be kept; None if every rank can.
+
+        Args:
+            n: Number of samples.
+            s: Size of the pool.
+        """
+        skip, top, uniform, easiest_first = self.steps
+        first, last = ("easiest", "hardest") if easiest_first else ("hardest", "easiest")
+        if skip:
+            return f"the {skip} {first} of all samples are always above position {skip + 1} of their pool"
+        if uniform or top == s:
+            return None
+        return f"the {s - top} {last} of all samples are never among a pool's {top} {first}"
+
+    def select(self, pooled: np.ndarray, tie_key: int, rng: Streams) -> np.ndarray:
+        """Return the indices of the kept samples, ascending. Unseen samples come first and are never skipped.
+
+        Args:
+            pooled: One score per sample, overwritten: -inf outside the pool, +inf for unseen samples.
+            tie_key: Key of the hash that orders equal scores.
+            rng: Random streams of the uniform draw.
+        """
+        skip, top, uniform, easiest_first = self.steps
+        if easiest_first:
+            np.negative(pooled, out=pooled, where=np.isfinite(pooled))
+        if skip:
+            seen = np.where(np.isposinf(pooled), np.float32(-np.inf), pooled)
+            skip = min(skip, int(np.count_nonzero(seen > -np.inf)))
+        if skip:
+            pooled[draw.top_of_pool(seen, skip, tie_key)] = -np.inf
+        best = draw.top_of_pool(pooled, top, tie_key) if top else np.empty(0, dtype=np.int64)
+        if not uniform:
+            return best
+        pooled[best] = -np.inf
+        rest = np.flatnonzero(pooled > -np.inf)
+        drawn = rest if uniform >= len(rest) else rest[draw.pool_mask(len(rest), uniform, rng)]
+        return np.sort(np.concatenate((best, drawn)))
+
+
+def _first_positions(q: int, n: int, s: int) -> np.ndarray:
+    """Return gamma_j = (s/n) P[Hypergeometric(n-1, j-1, s-1) <= q-1], for j = 1..n, in O(n)."""
+    if q == 0:
+        return np.zeros(n)
+    gamma = np.empty(n)
+    first, values = Top(q).cliff(n, s)
+    gamma[:first] = s / n
+    gamma[first : first + len(values)] = values
+    gamma[first + len(values) :] = 0.0
+    return gamma
 
 
 @dataclass(frozen=True)
-class Top:
+class Top(RankRule):
     """Keeps the `q` largest losses: OrderDP.
 
     Args:
@@ -140,22 +238,13 @@ class Top:
     q: int
 
     @property
-    def kept(self) -> int:
-        """Number of samples kept."""
-        return self.q
+    def steps(self) -> Steps:
+        """Keeps the first q positions."""
+        return Steps(0, self.q)
 
     def check(self, n: int, s: int) -> None:
         """Raise if the rule does not fit pools of `s` of `n`."""
         check_design(n, s, self.q)
-
-    def inclusion(self, n: int, s: int) -> np.ndarray:
-        """Return gamma_j = (s/n) P[Hypergeometric(n-1, j-1, s-1) <= q-1], in O(n)."""
-        gamma = np.empty(n)
-        first, values = self.cliff(n, s)
-        gamma[:first] = s / n
-        gamma[first : first + len(values)] = values
-        gamma[first + len(values) :] = 0.0
-        return gamma
 
     def cliff(self, n: int, s: int) -> tuple[int, np.ndarray]:
         """Return all of gamma in short form: how many ranks have s/n, and the values after them, until they are 0.
@@ -174,22 +263,29 @@ class Top:
         first, steps = one_peak(q, n - s + q, peak, log_ratio)
         return first, np.minimum(np.cumsum(steps[:0:-1])[::-1], 1.0) * (s / n)
 
-    def inclusion_at(self, rank: int, n: int, s: int) -> float:
-        """Return gamma_j for one j, in about the square root of s steps."""
-        first, chances = hypergeometric(n - 1, rank - 1, s - 1)
-        return s / n * min(1.0, float(chances[: max(0, self.q - first)].sum()))
 
-    def never_kept(self, n: int, s: int) -> str | None:
-        """Return in words which ranks can never be kept; None if every rank can."""
-        return (
-            None
-            if self.q == s
-            else f"the {s - self.q} easiest of all samples are never among a pool's {self.q} hardest"
-        )
+@dataclass(frozen=True)
+class Bottom(RankRule):
+    """Keeps the `q` smallest losses of the pool.
+
+    Args:
+        q: Number of samples kept.
+    """
+
+    q: int
+
+    @property
+    def steps(self) -> Steps:
+        """Keeps the last q positions."""
+        return Steps(0, self.q, easiest_first=True)
+
+    def check(self, n: int, s: int) -> None:
+        """Raise if the rule does not fit pools of `s` of `n`."""
+        check_design(n, s, self.q)
 
 
 @dataclass(frozen=True)
-class Window:
+class Window(RankRule):
     """Keeps the positions `first` to `last` of the pool, both included.
 
     Args:
@@ -201,9 +297,9 @@ class Window:
     last: int
 
     @property
-    def kept(self) -> int:
-        """Number of samples kept."""
-        return self.last - self.first + 1
+    def steps(self) -> Steps:
+        """Skips the positions before the first."""
+        return Steps(self.first - 1, self.last - self.first + 1)
 
     def check(self, n: int, s: int) -> None:
         """Raise if the rule does not fit pools of `s` of `n`."""
@@ -213,63 +309,9 @@ class Window:
                 f"a window must satisfy 1 <= first <= last <= s, got first={self.first!r}, last={self.last!r}, s={s}."
             )
 
-    def inclusion(self, n: int, s: int) -> np.ndarray:
-        """Return the probability of being kept by the top `last` and not by the top `first - 1`."""
-        if self.last == s and self.first > 1:
-            return Bottom(self.kept).inclusion(n, s)  # counted from the easiest: no cancellation
-        whole = Top(self.last).inclusion(n, s)
-        return whole if self.first == 1 else np.maximum(whole - Top(self.first - 1).inclusion(n, s), 0.0)
-
-    def inclusion_at(self, rank: int, n: int, s: int) -> float:
-        """Return the probability for one rank: it has `first - 1` to `last - 1` pool members above it."""
-        start, chances = hypergeometric(n - 1, rank - 1, s - 1)
-        return s / n * min(1.0, float(chances[max(0, self.first - 1 - start) : max(0, self.last - start)].sum()))
-
-    def never_kept(self, n: int, s: int) -> str | None:
-        """Return in words which ranks can never be kept; None if every rank can."""
-        if self.first > 1:
-            return f"the {self.first - 1} hardest of all samples are always above position {self.first} of their pool"
-        return Top(self.last).never_kept(n, s)
-
 
 @dataclass(frozen=True)
-class Bottom:
-    """Keeps the `q` smallest losses of the pool.
-
-    Args:
-        q: Number of samples kept.
-    """
-
-    q: int
-
-    @property
-    def kept(self) -> int:
-        """Number of samples kept."""
-        return self.q
-
-    def check(self, n: int, s: int) -> None:
-        """Raise if the rule does not fit pools of `s` of `n`."""
-        check_design(n, s, self.q)
-
-    def inclusion(self, n: int, s: int) -> np.ndarray:
-        """Return the probabilities of the top, counted from the other end."""
-        return np.flip(Top(self.q).inclusion(n, s))
-
-    def inclusion_at(self, rank: int, n: int, s: int) -> float:
-        """Return the probability that one rank is kept."""
-        return Top(self.q).inclusion_at(n + 1 - rank, n, s)
-
-    def never_kept(self, n: int, s: int) -> str | None:
-        """Return in words which ranks can never be kept; None if every rank can."""
-        return (
-            None
-            if self.q == s
-            else f"the {s - self.q} hardest of all samples are never among a pool's {self.q} easiest"
-        )
-
-
-@dataclass(frozen=True)
-class Trimmed:
+class Trimmed(RankRule):
     """Keeps the `q` largest losses after the `skip` largest: for labels that may be wrong.
 
     Args:
@@ -281,14 +323,9 @@ class Trimmed:
     q: int
 
     @property
-    def kept(self) -> int:
-        """Number of samples kept."""
-        return self.q
-
-    @property
-    def window(self) -> Window:
-        """The positions that are kept."""
-        return Window(self.skip + 1, self.skip + self.q)
+    def steps(self) -> Steps:
+        """Keeps q positions after the skipped ones."""
+        return Steps(self.skip, self.q)
 
     def check(self, n: int, s: int) -> None:
         """Raise if the rule does not fit pools of `s` of `n`."""
@@ -297,23 +334,11 @@ class Trimmed:
                 f"a trimmed top must satisfy 0 <= skip, 1 <= q and skip + q <= s, got skip={self.skip!r}, "
                 f"q={self.q!r}, s={s!r}."
             )
-        self.window.check(n, s)
-
-    def inclusion(self, n: int, s: int) -> np.ndarray:
-        """Return the probability that rank j is kept, for j = 1..n."""
-        return self.window.inclusion(n, s)
-
-    def inclusion_at(self, rank: int, n: int, s: int) -> float:
-        """Return the probability that one rank is kept."""
-        return self.window.inclusion_at(rank, n, s)
-
-    def never_kept(self, n: int, s: int) -> str | None:
-        """Return in words which ranks can never be kept; None if every rank can."""
-        return self.window.never_kept(n, s)
+        check_design(n, s, s)
 
 
 @dataclass(frozen=True)
-class Mixed:
+class Mixed(RankRule):
     """Keeps the `top` largest losses of the pool, and `uniform` more drawn uniformly from the rest of it.
 
     Args:
@@ -325,9 +350,9 @@ class Mixed:
     uniform: int
 
     @property
-    def kept(self) -> int:
-        """Number of samples kept."""
-        return self.top + self.uniform
+    def steps(self) -> Steps:
+        """Keeps the first positions and some of the rest."""
+        return Steps(0, self.top, self.uniform)
 
     def check(self, n: int, s: int) -> None:
         """Raise if the rule does not fit pools of `s` of `n`."""
@@ -338,22 +363,6 @@ class Mixed:
                 f"a mix must satisfy 0 <= top, 0 <= uniform and 1 <= top + uniform <= s, got top={self.top!r}, "
                 f"uniform={self.uniform!r}, s={s}."
             )
-
-    def inclusion(self, n: int, s: int) -> np.ndarray:
-        """Return the probability of being in the top, or of being in the rest of the pool and drawn."""
-        return self._mix(Top(self.top).inclusion(n, s) if self.top else np.zeros(n), n, s)
-
-    def inclusion_at(self, rank: int, n: int, s: int) -> float:
-        """Return the probability that one rank is kept."""
-        return float(self._mix(np.array(Top(self.top).inclusion_at(rank, n, s) if self.top else 0.0), n, s))
-
-    def never_kept(self, n: int, s: int) -> str | None:
-        """Return in words which ranks can never be kept; None if every rank can."""
-        return None if self.uniform else Top(self.top).never_kept(n, s)
-
-    def _mix(self, in_top: np.ndarray, n: int, s: int) -> np.ndarray:
-        rest = s - self.top
-        return in_top if rest == 0 else in_top + (s / n - in_top) * (self.uniform / rest)
 
 
 def as_rule(q: int | RankRule, n: int, s: int) -> RankRule:

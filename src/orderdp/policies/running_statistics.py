@@ -1,4 +1,4 @@
-"""Policies that select by the variation of predictions: active bias and dynamic uncertainty."""
+"""Policies that keep running statistics per sample: bandits (epsilon-greedy, UCB), active bias, dynamic uncertainty."""
 
 from __future__ import annotations
 
@@ -10,16 +10,109 @@ import numpy as np
 from orderdp._validation import check_ratio, is_count
 from orderdp.errors import ConfigError
 from orderdp.policies._selection import count_kept, shuffled, top, uniform
-from orderdp.policy import Column, Context, Rows, Selection, Table
+from orderdp.policy import Column, Context, Policy, Rows, Selection, Table
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["ActiveBias", "DynamicUncertainty"]
+__all__ = ["UCB", "ActiveBias", "DynamicUncertainty", "EpsilonGreedy"]
 
 
 @dataclass(frozen=True)
-class ActiveBias:
+class EpsilonGreedy(Policy):
+    """Keeps the largest average losses for a fraction 1 - epsilon of the budget, and a uniform draw for the rest.
+
+    Args:
+        prune_ratio: Fraction of the samples left out per epoch, in [0, 1).
+        epsilon: Fraction of the budget that is drawn at random.
+        alpha: Weight of the newest loss in the average.
+    """
+
+    prune_ratio: float
+    _: KW_ONLY
+    epsilon: float = 0.1
+    alpha: float = 0.2
+
+    def __post_init__(self) -> None:
+        check_ratio("prune_ratio", self.prune_ratio)
+        check_ratio("epsilon", self.epsilon, one_allowed=True)
+        check_ratio("alpha", self.alpha, zero_allowed=False, one_allowed=True)
+
+    def size(self, n: int, context: Context) -> int:
+        """Return the number of samples that the prune ratio keeps, rounded to the nearest."""
+        return count_kept(n, self.prune_ratio)
+
+    def compute_columns(self, rows: Rows, losses: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return an exponential average of the loss."""
+        return _mean(rows, losses, self.alpha)
+
+    def select(self, table: Table, context: Context) -> Selection:
+        """Select the largest averages, and some of the rest."""
+        k = self.size(context.n, context)
+        at_random = round(self.epsilon * k)
+        greedy = top(table["score"], k - at_random, context)
+        others = np.ones(context.n, dtype=np.bool_)
+        others[greedy] = False
+        drawn = uniform(np.flatnonzero(others), at_random, context, "random")
+        return Selection(shuffled(np.concatenate((greedy, drawn)), context))
+
+
+@dataclass(frozen=True)
+class UCB(Policy):
+    """Keeps the samples with the largest mean + c * variance of the loss, both exponential averages.
+
+    Args:
+        prune_ratio: Fraction of the samples left out per epoch, in [0, 1).
+        c: Weight of the variance.
+        alpha: Weight of the newest loss in the averages.
+    """
+
+    prune_ratio: float
+    _: KW_ONLY
+    c: float = 1.0
+    alpha: float = 0.2
+
+    columns = (Column("variance", initial=0.0),)
+
+    def __post_init__(self) -> None:
+        check_ratio("prune_ratio", self.prune_ratio)
+        check_ratio("alpha", self.alpha, zero_allowed=False, one_allowed=True)
+        if not (isinstance(self.c, int | float) and 0 <= self.c < float("inf")):
+            raise ConfigError(f"c must be a number, at least 0, got {self.c!r}.")
+
+    def size(self, n: int, context: Context) -> int:
+        """Return the number of samples that the prune ratio keeps, rounded to the nearest."""
+        return count_kept(n, self.prune_ratio)
+
+    def compute_columns(self, rows: Rows, losses: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return exponential averages of the loss and of its variance."""
+        return _mean_and_variance(rows, losses, self.alpha)
+
+    def select(self, table: Table, context: Context) -> Selection:
+        """Select the largest bounds; unseen samples come first."""
+        bounds = table["score"] + self.c * table["variance"]
+        return Selection(shuffled(top(bounds, self.size(context.n, context), context), context))
+
+
+def _mean(rows: Rows, losses: torch.Tensor, alpha: float) -> dict[str, torch.Tensor]:
+    """Return the running average of the losses as "score"; the first loss of a sample is its average."""
+    old = rows["score"]
+    return {"score": losses.where(old.isinf(), old + alpha * (losses - old))}
+
+
+def _mean_and_variance(rows: Rows, losses: torch.Tensor, alpha: float) -> dict[str, torch.Tensor]:
+    """Return the running average as "score" and the running squared distance from it as "variance", 0 at first."""
+    mean, variance = rows["score"], rows["variance"]
+    first = mean.isinf()
+    distance = (losses - mean).masked_fill(first, 0.0)
+    return {
+        "score": losses.where(first, mean + alpha * distance),
+        "variance": (1 - alpha) * (variance + alpha * distance.square()),
+    }
+
+
+@dataclass(frozen=True)
+class ActiveBias(Policy):
     """Weights samples by the uncertainty of the probability of their class over training.
 
     The uncertainty is sqrt(var + var^2 / (h - 1)) of the h probabilities recorded so far, plus a constant.
@@ -74,8 +167,8 @@ class ActiveBias:
             indices = shuffled(uniform(np.arange(context.n), k, context, "part"), context)
             return Selection(indices, weights[indices].astype(np.float32))
         # The k largest of log(u) / w are a draw without replacement, each by weight among the remaining samples.
-        luck = np.log1p(-context.rng("epoch", context.epoch, "luck").random(context.n)) / weights
-        first = np.where(np.isinf(table["score"]), np.inf, luck)
+        keys = np.log1p(-context.rng("epoch", context.epoch, "luck").random(context.n)) / weights
+        first = np.where(np.isinf(table["score"]), np.inf, keys)
         return Selection(shuffled(top(first, k, context), context))
 
     def weights(self, table: Table) -> np.ndarray:
@@ -99,7 +192,7 @@ class ActiveBias:
 
 
 @dataclass(frozen=True)
-class DynamicUncertainty:
+class DynamicUncertainty(Policy):
     """Keeps the largest mean, over all windows so far, of the standard deviation of p(y given x) within a window.
 
     The first epochs train on all data, to fill the windows; after them every epoch makes a new selection. Samples whose
