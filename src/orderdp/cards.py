@@ -12,10 +12,10 @@ __all__ = ["one_sentence", "read_card"]
 _PACKAGE = Path(__file__).parent
 
 
-def read_card(subpackage: str, name: str) -> str:
+def read_card(room: str, name: str) -> str:
     """Return the card called `name` of a subpackage, "policies" or "coresets"."""
     # In an installed package the cards are beside the code; in a checkout, in the documentation.
-    for folder in (_PACKAGE / subpackage / "cards", _PACKAGE.parents[1] / "docs" / subpackage):
+    for folder in (_PACKAGE / room / "cards", _PACKAGE.parents[1] / "docs" / room):
         if (folder / f"{name}.md").exists():
             return (folder / f"{name}.md").read_text(encoding="utf-8")
     raise ConfigError(f"the card of {name!r} is missing from this installation. Install orderdp again.")
