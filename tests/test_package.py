@@ -104,6 +104,15 @@ print("torch" in sys.modules)
     assert run(code).split()[-1] == "False"
 
 
+def test_policies_and_their_names_load_no_torch() -> None:
+    code = """
+import sys, orderdp.policies
+orderdp.policies.config_of(orderdp.policies.build("budget", share=0.5, learned=0.8))
+print("torch" in sys.modules)
+"""
+    assert run(code).split()[-1] == "False"
+
+
 def test_help_loads_neither_torch_nor_numpy() -> None:
     code = """
 import sys

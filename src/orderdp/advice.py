@@ -162,7 +162,7 @@ class Advice:
             return f"the right class has probability >= {self.rule.value:g}"
         if not math.isfinite(self.threshold):
             return f"by {self.rule!r}"
-        above = getattr(self.rule, "floor", 0.0)
+        above = self.rule.floor
         smoothed = f", {self.threshold - above:.3g} above the smallest there can be" if above else ""
         return f"loss at most {self.threshold:.3g}{smoothed}"
 
@@ -315,7 +315,7 @@ def as_percent(share: float) -> str:
 
 
 def _loss_at(probability: float, rule: Threshold) -> float:
-    return Probability(probability, floor=getattr(rule, "floor", 0.0)).loss
+    return Probability(probability, floor=rule.floor).loss
 
 
 def _written(rule: Threshold) -> str:

@@ -166,9 +166,11 @@ class Threshold(ABC):
     Attributes:
         columns: The columns that it reads besides score. "first", the first loss of a sample, is the only one that is
             filled in.
+        floor: The smallest possible loss.
     """
 
     columns: ClassVar[tuple[Column, ...]] = ()
+    floor: float = 0.0
 
     @abstractmethod
     def at(self, table: Table) -> float:

@@ -315,7 +315,10 @@ def test_a_relative_loss_finds_learned_samples_in_other_tasks(task: str) -> None
     [
         (lambda: Unlearned(0.5, learned=1.0), r"must be in \(0, 1\), got 1.0"),
         (lambda: Unlearned(0.5, learned="most"), "learned must be the probability of the right class"),
-        (lambda: Unlearned(0.5, learned={"name": "relative-loss", "shar": 1}), "cannot be made"),
+        (
+            lambda: Unlearned(0.5, learned={"name": "relative-loss", "shar": 1}),
+            "no parameter 'shar'. Did you mean 'share'",
+        ),
         (lambda: Unlearned(1.0), r"prune_ratio must be in \[0, 1\)"),
         (lambda: SkipLearned(refresh=0), r"refresh must be in \(0, 1\], got 0"),
         (lambda: Budget(0), r"share must be in \(0, 1\], got 0"),

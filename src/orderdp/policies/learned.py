@@ -155,7 +155,7 @@ class LossShare(Threshold):
         return float(seen[count - 1]) if 0 < count < len(seen) else -math.inf
 
 
-class _Learning(Policy):
+class _ThresholdPolicy(Policy):
     """Base of `Unlearned` and `SkipLearned`: a threshold, and the columns that it needs."""
 
     learned: Threshold
@@ -181,7 +181,7 @@ class _Learning(Policy):
 
 
 @dataclass(frozen=True)
-class Unlearned(_Learning):
+class Unlearned(_ThresholdPolicy):
     """Draws uniformly from the samples that are not learned, and fills up with learned ones.
 
     If fewer samples are learned than are pruned, this is a uniform draw from the others; if more are, all others are
@@ -239,7 +239,7 @@ class Unlearned(_Learning):
 
 
 @dataclass(frozen=True)
-class SkipLearned(_Learning):
+class SkipLearned(_ThresholdPolicy):
     """Trains on all samples that are not learned and on a fraction of the learned ones, to refresh their losses.
 
     The size of an epoch depends on the training: all data if nothing is learned. To fix the cost, put this policy into

@@ -49,7 +49,7 @@ class PolicyRegistry(Registry[Policy]):
         if balanced:
             policy = Balanced(policy)
         if schedule is not None:
-            if not isinstance(schedule, Mapping):
+            if not isinstance(schedule, Mapping) or "name" not in schedule:
                 raise ConfigError(
                     'schedule must be the name of a schedule and its parameters, {"name": "tail", ...}, got '
                     f"{schedule!r}."

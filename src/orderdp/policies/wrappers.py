@@ -382,7 +382,7 @@ class Balanced(PolicyWrapper):
             earlier = None if context.earlier is None else partial(_budget_then, context.earlier, sizes, number)
             inside = Context(len(members), context.epoch, seed, context.epochs, earlier=earlier)
             try:
-                part = at_ratio(1 - budget / len(members)).select(_Part(columns, members), inside)
+                part = at_ratio(1 - budget / len(members)).select(_TableRows(columns, members), inside)
             except ConfigError as error:
                 raise ConfigError(
                     f"class {context.labels[members[0]]} has {len(members)} samples, of which {budget} are to be kept, "
@@ -403,7 +403,7 @@ def _budget_then(kept: Callable[[int], int], sizes: np.ndarray, number: int, epo
     return int(proportional(sizes, kept(epoch))[number])
 
 
-class _Part:
+class _TableRows:
     """Some rows of a table."""
 
     def __init__(self, columns: Callable[[str], np.ndarray], rows: np.ndarray) -> None:
