@@ -163,13 +163,13 @@ def test_a_checkpoint_from_before_there_were_diagnostics_can_be_resumed(tmp_path
 def test_the_recorded_norm_is_what_clipping_by_infinity_would_measure(tmp_path: Path) -> None:
     run = training(replace(BASE, accumulate=2), tmp_path, diagnose=True)
     norms: list[float] = []
-    step = run._learner.optimizer.step
+    step = run._state.optimizer.step
 
     def measured(*arguments, **options):
-        norms.append(float(nn.utils.clip_grad_norm_(run._learner.model.parameters(), math.inf)))
+        norms.append(float(nn.utils.clip_grad_norm_(run._state.model.parameters(), math.inf)))
         return step(*arguments, **options)
 
-    run._learner.optimizer.step = measured
+    run._state.optimizer.step = measured
     run.run()
     assert len(norms) == 3 * 7  # of 13 batches two by two
     for number, epoch in enumerate(read_run(tmp_path).epochs):
@@ -185,7 +185,7 @@ def test_the_cosine_is_that_of_the_next_draw_and_all_data_at_the_final_weights(t
     run.run()
     task, selection = ImageTask(DATA, settings, CPU), run._pruner.preview()
     index = torch.arange(1347)
-    model = run._learner.model
+    model = run._state.model
     assert not any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
     losses = F.cross_entropy(model(task._train.train_batch(index, 3, 0)), DATA.train.labels, reduction="none")
     weight = torch.zeros(1347)

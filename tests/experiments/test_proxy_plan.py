@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from orderdp._training import TrainState
 from orderdp.cli import main
 from orderdp.datasets import load
 from orderdp.errors import ConfigError, StateError
@@ -116,12 +117,13 @@ def test_marks_are_the_largest_losses_of_a_proxy_that_does_not_learn(tmp_path: P
 def test_the_proxy_learns_from_every_so_manyth_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     steps: list[float] = []
 
-    class Counted(proxy_plan.TrainState):
-        def step(self, done: float, scale: float) -> None:
-            steps.append(round(done, 6))
-            super().step(done, scale)
+    real = TrainState.step
 
-    monkeypatch.setattr(proxy_plan, "TrainState", Counted)
+    def counted(state: TrainState, done: float, scale: float) -> None:
+        steps.append(round(done, 6))
+        real(state, done, scale)
+
+    monkeypatch.setattr(TrainState, "step", counted)
     settings = replace(BASE, epochs=1, policy_parameters={"backward_every": 5, "proxy_width": 3})
     task = Noted(settings)
     proxy_plan.plan_for(settings, task, tmp_path, CPU)

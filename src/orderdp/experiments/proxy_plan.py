@@ -20,8 +20,8 @@ from orderdp.errors import ConfigError, NonFiniteLossError, StateError
 from orderdp.experiments.config import Settings
 from orderdp.experiments.models import quarter_width
 from orderdp.experiments.selected_once import StaticChoice
-from orderdp.experiments.tasks import Task, task_batches
-from orderdp.experiments.trainer import TrainState
+from orderdp.experiments.tasks import Losses, Task, task_batches
+from orderdp.experiments.trainer import train_state
 from orderdp.plans import Plan, PlanRecorder
 from orderdp.policies import FullData, Replay
 from orderdp.policies.registry import RECORDED
@@ -152,40 +152,48 @@ def _recorded(
     """Record the plan. The proxy has the run's optimizer and learning rates, and trains on the samples it marks."""
     start = time.perf_counter()
     options, recorder = ProxyOptions.of(settings), _recorder(settings, task)
-    learner = TrainState(replace(settings, average=False), cast("Task", _Proxy(task, options.proxy_width)), device)
-    step, steps, scale = 0, recorder.epochs * recorder.batches, recorder.kept / settings.batch_size
+    proxy = cast("Task", _Proxy(task, options.proxy_width, options.backward_every))
+    state = train_state(replace(settings, average=False), proxy, device)
+    steps, scale = recorder.epochs * recorder.batches, recorder.kept / settings.batch_size
+    batch = 0  # number of the batch, over all epochs
+
+    def feedback(index: torch.Tensor, found: Losses) -> torch.Tensor | None:
+        losses = found.losses.float()
+        judged = losses if found.scores is None else found.scores
+        marked = recorder.record(index, judged, backward=len(index) if losses.requires_grad else 0)
+        # losses[marked] would make the host wait for the device.
+        return (losses * marked).sum() / recorder.kept if losses.requires_grad else None
+
+    def done() -> float:
+        return batch / max(1, steps - 1)
+
     with GlobalGenerators.seeded(settings.seed, device).used(device):
         while recorder.epoch < recorder.epochs:
-            learner.train()
-            for index, batch in task_batches(
-                task, cast("Pruner", _Shown(recorder)), recorder.batch_size, recorder.seed
-            ):
-                learns = step % options.backward_every == 0
-                with torch.set_grad_enabled(learns):
-                    found = learner.losses(batch)
-                losses = found.losses.float()
-                judged = losses if found.scores is None else found.scores
-                marked = recorder.record(index, judged, backward=len(index) if learns else 0)
-                if learns:
-                    # losses[marked] would make the host wait for the device.
-                    learner.backward((losses * marked).sum() / recorder.kept)
-                    learner.step(step / max(1, steps - 1), scale)
-                step += 1
+            state.train()
+            batches = task_batches(task, cast("Pruner", _Shown(recorder)), recorder.batch_size, recorder.seed)
+            while state.train_step(batches, feedback, done=done, scale=scale):
+                batch += 1
                 watch(0.0, settings.epochs_run, None)
     plan = recorder.plan
     return replace(plan, cost=plan.cost._replace(seconds=time.perf_counter() - start))
 
 
 class _Proxy:
-    """A task whose model is the proxy."""
+    """A task whose model is the proxy; one of `backward_every` forward passes is for training."""
 
-    def __init__(self, task: Any, width: int | None) -> None:
-        self._task, self._width = task, width
-        self.losses = task.losses
+    def __init__(self, task: Any, width: int | None, backward_every: int) -> None:
+        self._task, self._width, self._backward_every = task, width, backward_every
+        self._passes = 0
 
     def build_model(self, seed: int) -> nn.Module:
         model: nn.Module = self._task.build_proxy(seed, self._width)
         return model
+
+    def losses(self, model: nn.Module, batch: Any) -> Any:
+        learns = self._passes % self._backward_every == 0
+        self._passes += 1
+        with torch.set_grad_enabled(learns):
+            return self._task.losses(model, batch)
 
 
 class _Shown:

@@ -23,13 +23,13 @@ import torch
 from orderdp import load_checkpoint
 from orderdp._files import write_text
 from orderdp._locks import try_lock
+from orderdp._training import OPTIMIZERS, SCHEDULES
 from orderdp._validation import check_dials, checked_name
 from orderdp.coresets.registry import build
 from orderdp.datasets import ImageData
 from orderdp.errors import ConfigError, DatasetError, RecordError, StateError
 from orderdp.experiments.config import CONTROLS, VARIED, MethodSpec, Settings, check_parameters, takes_ratio
 from orderdp.experiments.diagnosing import Closeness
-from orderdp.experiments.optimizers import OPTIMIZERS, SCHEDULES
 from orderdp.experiments.proxy_plan import check_plan, check_task, is_recorded, plan_for
 from orderdp.experiments.records import Run, RunLog, read_run
 from orderdp.experiments.selected_once import choose, is_static
