@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from orderdp._validation import checked_name, is_count
 from orderdp.errors import ConfigError, DatasetError, RecordError
-from orderdp.experiments.config import Settings
+from orderdp.experiments.config import RunOptions, Settings
 from orderdp.experiments.proxy_plan import is_recorded
 from orderdp.experiments.records import Run, read_runs
-from orderdp.experiments.runner import RunOptions
+from orderdp.experiments.runner import Runner
 from orderdp.experiments.selected_once import is_static
 from orderdp.experiments.statistics import Row, compare
 from orderdp_paper.printed import Printed
 
 if TYPE_CHECKING:
-    from orderdp.experiments.diagnosing import Closeness
+    from orderdp.experiments.config import Closeness
 
 __all__ = [
     "BROUGHT",
@@ -366,7 +366,7 @@ class _EnoughError(Exception):
     """The requested number of steps is done."""
 
 
-def try_out(parts: Sequence[Part], place: RunOptions, steps: int) -> Iterator[Trial]:
+def try_out(parts: Sequence[Part], options: RunOptions, steps: int) -> Iterator[Trial]:
     """Train every method of every part for a few steps, in a folder that is then removed.
 
     Static methods that need a proxy are left out, because training the proxy takes longer than a few steps. Nothing is
@@ -374,13 +374,13 @@ def try_out(parts: Sequence[Part], place: RunOptions, steps: int) -> Iterator[Tr
 
     Args:
         parts: Parts to try.
-        place: Run options; their data folder and device are used.
+        options: Run options; their data folder and device are used.
         steps: Number of steps per method.
     """
     if not is_count(steps):
         raise ConfigError(f"the number of steps must be at least 1, got {steps}.")
     with tempfile.TemporaryDirectory(prefix="orderdp-trial-") as folder:
-        runner = place._replace(out=Path(folder)).runner()
+        runner = Runner(replace(options, out=Path(folder)))
         for part in parts:
             for planned in _one_of_each(part):
                 clock, reason = _Clock(steps), None

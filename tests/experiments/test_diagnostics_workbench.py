@@ -17,10 +17,10 @@ from orderdp.checkpoint import load_checkpoint, save_checkpoint
 from orderdp.cli import main
 from orderdp.diagnostics import KeptSets, accuracy_correlation, stability
 from orderdp.errors import ConfigError
-from orderdp.experiments.config import Settings
+from orderdp.experiments.config import RunOptions, Settings
 from orderdp.experiments.diagnosing import checkpoints
 from orderdp.experiments.records import read_run, read_runs
-from orderdp.experiments.runner import RunOptions, compare_all
+from orderdp.experiments.runner import compare_all
 from orderdp.experiments.tasks import ImageTask
 from orderdp.testing import global_generators_untouched
 from tests.experiments.test_training_runs import BASE, CPU, DATA, StopAfter, same, training, weights
@@ -42,8 +42,7 @@ class Restless(ImageTask):
 
 
 def restless(settings: Settings, folder: Path, **options):
-    made = training(settings, folder, **options)
-    return type(made)(settings, Restless(DATA, settings, CPU), folder, device=CPU, **options)
+    return training(settings, folder, Restless, **options)
 
 
 def without_times(record: dict) -> dict:

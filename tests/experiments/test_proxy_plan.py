@@ -15,10 +15,10 @@ from orderdp.cli import main
 from orderdp.datasets import load
 from orderdp.errors import ConfigError, StateError
 from orderdp.experiments import proxy_plan
-from orderdp.experiments.config import MethodSpec, Settings, grid, parse_method
+from orderdp.experiments.config import MethodSpec, RunOptions, Settings, grid, parse_method
 from orderdp.experiments.proxy_plan import ProxyOptions, recorded_batch
 from orderdp.experiments.records import read_run, read_runs
-from orderdp.experiments.runner import Runner, RunOptions, check, check_runs
+from orderdp.experiments.runner import Runner, check, check_runs
 from orderdp.experiments.tasks import FolderTask, ImageTask
 from orderdp.plans import Plan
 from orderdp.policies.registry import NAMES, card
@@ -53,7 +53,7 @@ class Runs(Runner):
     """Runs one task, however often it is asked for."""
 
     def __init__(self, out: Path, task: Any) -> None:
-        super().__init__(out, device="cpu")
+        super().__init__(RunOptions(out, device="cpu"))
         self._own = task
 
     def task(self, settings: Settings) -> Any:
@@ -79,7 +79,7 @@ def test_a_run_trains_on_the_pictures_that_its_proxy_marked(
     batches = 1347 // recorded
     judged, seen = task.shown[: 3 * batches], task.shown[3 * batches :]
     assert len(seen) == len(judged)  # as many steps as the proxy has batches
-    plan = Plan.load(runner.folder(settings) / "plan.npz")
+    plan = Plan.load(runner.options.folder(settings) / "plan.npz")
     assert (plan.batch_size, plan.kept, plan.seed, plan.epochs) == (recorded, trained, 0, 3)
     for (epoch, index, pictures), (own_epoch, own, own_pictures) in zip(judged, seen, strict=True):
         assert epoch == own_epoch
@@ -91,7 +91,7 @@ def test_a_run_trains_on_the_pictures_that_its_proxy_marked(
     assert summary["samples"] == 3 * batches * trained
     passed = 3 * batches * recorded
     assert summary["proxy_samples"] == {"forward": passed, "backward": -(-3 * batches // 4) * recorded}
-    run = read_run(runner.folder(settings))
+    run = read_run(runner.options.folder(settings))
     assert run.seconds > summary["proxy_seconds"] > 0
     assert summary["node_hours"] * 3600 == pytest.approx(run.seconds)
     assert run.label == "proxy-plan 40%"
@@ -143,29 +143,29 @@ class StopAfter:
 
 @pytest.mark.parametrize("stop", [20, 36 + 17], ids=["while it is recorded", "while it is replayed"])
 def test_an_interrupted_run_ends_with_the_weights_of_an_undisturbed_one(tmp_path: Path, stop: int) -> None:
-    straight = Runner(tmp_path / "straight", device="cpu")
+    straight = Runner(RunOptions(tmp_path / "straight", device="cpu"))
     first = straight.run(BASE)
-    cut = Runner(tmp_path / "cut", device="cpu")
+    cut = Runner(RunOptions(tmp_path / "cut", device="cpu"))
     with pytest.raises(KeyboardInterrupt):
         cut.run(BASE, StopAfter(stop))
-    assert (cut.folder(BASE) / "plan.npz").exists() == (stop > 36)
+    assert (cut.options.folder(BASE) / "plan.npz").exists() == (stop > 36)
     second = cut.run(BASE)
-    before, after = weights(straight.folder(BASE)), weights(cut.folder(BASE))
+    before, after = weights(straight.options.folder(BASE)), weights(cut.options.folder(BASE))
     assert all(torch.equal(before[name], after[name]) for name in before)
     assert first["metric"] == second["metric"]
     assert first["proxy_samples"] == second["proxy_samples"]
 
 
 def test_a_damaged_plan_is_named(tmp_path: Path) -> None:
-    runner = Runner(tmp_path, device="cpu")
-    runner.folder(BASE).mkdir(parents=True)
-    (runner.folder(BASE) / "plan.npz").write_bytes(b"PK\x03\x04 and no more")
+    runner = Runner(RunOptions(tmp_path, device="cpu"))
+    runner.options.folder(BASE).mkdir(parents=True)
+    (runner.options.folder(BASE) / "plan.npz").write_bytes(b"PK\x03\x04 and no more")
     with pytest.raises(StateError, match=r"is no plan that can be read .* Record it again. Remove the file to do so"):
         runner.run(BASE)
 
 
 def test_a_proxy_that_diverges_fails_its_run_and_no_other(tmp_path: Path) -> None:
-    summary = Runner(tmp_path, device="cpu").run(replace(BASE, lr=1e30, schedule="constant"))
+    summary = Runner(RunOptions(tmp_path, device="cpu")).run(replace(BASE, lr=1e30, schedule="constant"))
     assert summary["status"] == "failed"
     assert "the proxy has diverged" in summary["reason"]
 

@@ -10,9 +10,9 @@ import pytest
 
 from orderdp.cli import main
 from orderdp.errors import ConfigError, DatasetError
-from orderdp.experiments.config import Settings
+from orderdp.experiments.config import RunOptions, Settings
 from orderdp.experiments.models import MODELS
-from orderdp.experiments.runner import RunOptions, check
+from orderdp.experiments.runner import check
 from orderdp.experiments.selected_once import is_static
 from orderdp_paper import SCALES, SUITES
 from orderdp_paper.output import show_trials

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import shlex
 import sys
 from pathlib import Path
@@ -13,18 +14,16 @@ from orderdp.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from orderdp.experiments.config import Settings
-    from orderdp.experiments.records import Run
-    from orderdp.experiments.runner import RunOptions
+    from orderdp.experiments.config import Closeness, RunOptions, Settings
+    from orderdp.experiments.records import Run, RunRecords
 
 __all__ = [
     "add_run_options",
     "command_line",
     "complain",
-    "further_tests",
     "numbers",
-    "place_of",
     "run_all",
+    "run_options",
     "say",
     "settings_of",
 ]
@@ -121,13 +120,20 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     where.add_argument(
         "--diagnose",
         nargs="?",
-        choices=("steps", "all"),
-        const="all",
+        type=_diagnose,
+        default=False,
+        const=True,
         metavar="HOW",
         help="look at gradients and kept sets, too, not counted in a run's times: 'steps' at the gradient of each "
         "step; 'all' (default) also at that of all data, up to 10 passes over them",
     )
     where.add_argument("--quiet", action="store_true", help="no progress")
+
+
+def _diagnose(text: str) -> Closeness:
+    if text not in ("steps", "all"):
+        raise argparse.ArgumentTypeError(f"invalid choice: {text!r} (choose from 'steps', 'all')")
+    return "steps" if text == "steps" else True
 
 
 def settings_of(options: argparse.Namespace, *, varied: bool = False, **own: Any) -> Settings:
@@ -153,25 +159,16 @@ def settings_of(options: argparse.Namespace, *, varied: bool = False, **own: Any
     return Settings.from_dict({**preset_values(options.preset), **from_file, **given, **own})
 
 
-def place_of(options: argparse.Namespace) -> RunOptions:
-    """Return the run options of the command line."""
-    from orderdp.experiments.runner import RunOptions
+def run_options(options: argparse.Namespace) -> RunOptions:
+    """Return the run options of the command line; options that a command does not have keep their defaults."""
+    from orderdp.experiments.config import RunOptions
 
-    return RunOptions(
-        options.out,
-        data_dir=options.data_dir,
-        device=options.device,
-        checkpoint_seconds=options.checkpoint_seconds,
-        command=command_line(),
-        threads=options.threads,
-        tensorboard=options.tensorboard,
-        diagnose=True if options.diagnose == "all" else options.diagnose or False,
-    )
-
-
-def further_tests(options: argparse.Namespace) -> list[str]:
-    """Return the data sets of --also-test."""
-    return [name.strip() for name in (options.also_test or "").split(",") if name.strip()]
+    names = {field.name for field in dataclasses.fields(RunOptions)}
+    given = {name: value for name, value in vars(options).items() if name in names}
+    tests = (getattr(options, "also_test", None) or "").split(",")
+    given["tests"] = tuple(name.strip() for name in tests if name.strip())
+    given["command"] = command_line()  # in place of the command's name
+    return RunOptions(**given)
 
 
 def command_line() -> str:
@@ -179,33 +176,30 @@ def command_line() -> str:
     return shlex.join(["orderdp", *sys.argv[1:]])
 
 
-def run_all(
-    runs: Sequence[Settings], place: RunOptions, *, jobs: int, quiet: bool, tests: Sequence[str] = ()
-) -> list[Run]:
+def run_all(runs: Sequence[Settings], options: RunOptions, records: RunRecords) -> list[Run]:
     """Run all unfinished runs, test them on further test sets, and return the records of all runs."""
     from orderdp.experiments.progress import show_progress
-    from orderdp.experiments.records import read_run
-    from orderdp.experiments.runner import compare_all, finished
+    from orderdp.experiments.runner import compare_all
 
-    done = sum(finished(place.out, settings) is not None for settings in runs)
-    if done and not quiet:
+    done = sum(records.finished(settings.run_id) is not None for settings in runs)
+    if done and not options.quiet:
         say(f"{done} of {len(runs)} runs are finished already.")
     if done < len(runs):
-        with show_progress(len(runs), done, quiet=quiet, say=say) as progress:
-            for settings, summary in compare_all(runs, place, jobs=jobs, watch=progress.watch):
+        with show_progress(len(runs), done, quiet=options.quiet, say=say) as progress:
+            for settings, summary in compare_all(runs, options, records=records, watch=progress.watch):
                 progress.ended(settings, summary)
-    for data in tests:
-        _judge(runs, place, data, quiet=quiet)
-    return [read_run(place.out / "runs" / settings.run_id) for settings in runs]
+    for data in options.tests:
+        _judge(runs, options, records, data)
+    return [run for settings in runs if (run := records.get(settings.run_id)) is not None]
 
 
-def _judge(runs: Sequence[Settings], place: RunOptions, data: str, *, quiet: bool) -> None:
+def _judge(runs: Sequence[Settings], options: RunOptions, records: RunRecords, data: str) -> None:
     from orderdp.experiments.runner import judge_all, not_judged
 
-    waiting = not_judged(runs, place, data)
-    if waiting and not quiet:
+    waiting = not_judged(runs, records, data)
+    if waiting and not options.quiet:
         say(f"Testing {len(waiting)} trained model{'s' * (len(waiting) > 1)} on {data}.")
-    for _ in judge_all(waiting, place, [data]):
+    for _ in judge_all(waiting, dataclasses.replace(options, tests=(data,)), records=records):
         pass
 
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from orderdp._validation import check_ratio, checked_name, is_count, suggestion
 from orderdp.errors import ConfigError
@@ -24,7 +24,9 @@ __all__ = [
     "DEFAULT_POLICIES",
     "PRESETS",
     "VARIED",
+    "Closeness",
     "MethodSpec",
+    "RunOptions",
     "Settings",
     "check_parameters",
     "grid",
@@ -43,6 +45,59 @@ CONTROLS = ("full", "reduced")
 
 #: Settings that may differ between the runs of a comparison.
 VARIED = ("policy", "policy_parameters", "prune_ratio", "seed")
+
+
+#: Level of diagnostics. False: those of every run, without gradients. "steps": also the gradient of each step and the
+#: risk. True: also the gradient of all data, which takes longer than most runs themselves.
+Closeness = bool | Literal["steps"]
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How runs are carried out: folders, device, processes, checkpoints, output. No option changes a result.
+
+    Attributes:
+        out: Folder of the comparison; each run has its own folder in ``runs``.
+        data_dir: Folder that is searched for data first.
+        device: Name of the device; "auto" is a GPU if there is one.
+        threads: Threads of torch in each process; None for torch's default.
+        jobs: Number of runs at a time; more than one run in processes of their own.
+        checkpoint_seconds: Seconds between checkpoints, also within an epoch.
+        command: Command line, for the records.
+        tests: Further test sets for the trained models, by name or path. Only their test splits are used.
+        tensorboard: Whether to write TensorBoard logs as well.
+        diagnose: Whether to compute diagnostics of gradients and kept sets; "steps" leaves out the gradient of all
+            data.
+        quiet: Whether to show no progress.
+        resume: Whether ``orderdp train`` resumes the run in the folder.
+    """
+
+    out: Path
+    data_dir: Path | None = None
+    device: str = "auto"
+    threads: int | None = None
+    jobs: int = 1
+    checkpoint_seconds: float = 30.0
+    command: str | None = None
+    tests: tuple[str, ...] = ()
+    tensorboard: bool = False
+    diagnose: Closeness = False
+    quiet: bool = False
+    resume: bool = False
+
+    def __post_init__(self) -> None:
+        if self.jobs < 1:
+            raise ConfigError(f"--jobs must be at least 1, got {self.jobs}.")
+        if self.threads is not None and self.threads < 1:
+            raise ConfigError(f"--threads must be at least 1, got {self.threads}.")
+        if not self.checkpoint_seconds >= 0:  # also rejects NaN, which would mean never
+            raise ConfigError(f"--checkpoint-seconds must be a number, at least 0, got {self.checkpoint_seconds}.")
+        if self.diagnose not in (False, True, "steps"):
+            raise ConfigError(f'diagnose must be False, True or "steps", got {self.diagnose!r}.')
+
+    def folder(self, run: Settings) -> Path:
+        """Return the folder of a run."""
+        return self.out / "runs" / run.run_id
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from orderdp import Policy, Pruner, load_checkpoint, save_checkpoint
 from orderdp._torch import GlobalGenerators
 from orderdp._training import SCHEDULES, TrainState, build_optimizer, mixed_precision
 from orderdp.errors import ConfigError, DatasetError, NonFiniteLossError, OrderDPWarning, StateError, UnknownSizeError
-from orderdp.experiments.config import CONTROLS, Settings
-from orderdp.experiments.diagnosing import Closeness, Diagnosis
+from orderdp.experiments.config import CONTROLS, RunOptions, Settings
+from orderdp.experiments.diagnosing import Diagnosis
 from orderdp.experiments.records import RunLog, describe_host, read_run, versions
 from orderdp.experiments.selected_once import StaticChoice
 from orderdp.experiments.tasks import Losses, Task, drops_last, task_batches
@@ -191,14 +191,11 @@ class Training:
         settings: Settings of the run.
         task: Data, model, loss and metric.
         folder: Folder for records and checkpoint. A checkpoint in it is resumed.
+        options: Run options; checkpoints, logs and diagnostics are taken from them. Diagnostics change no other number
+            of the run.
         device: Device of the model.
-        checkpoint_seconds: Seconds between checkpoints, also within an epoch.
-        command: Command line, for the records.
-        tensorboard: Whether to write TensorBoard logs as well.
         watch: Called after every step with (epochs done, epochs, metric so far).
         static: A coreset or plan made before training, and its cost; it replaces the policy of the settings.
-        diagnose: Whether to compute diagnostics of gradients and kept sets; "steps" leaves out the gradient of all
-            data. Diagnostics change no other number of the run.
     """
 
     def __init__(
@@ -206,24 +203,20 @@ class Training:
         settings: Settings,
         task: Task,
         folder: Path,
+        options: RunOptions | None = None,
         *,
         device: torch.device,
-        checkpoint_seconds: float = 30.0,
-        command: str | None = None,
-        tensorboard: bool = False,
         watch: Callable[[float, int, float | None], None] = lambda done, epochs, metric: None,
         static: StaticChoice | None = None,
-        diagnose: Closeness = False,
     ) -> None:
         self.settings = settings
         self.folder = folder
         self._task = task
         self._device = device
-        self._checkpoint_seconds = checkpoint_seconds
-        self._command = command
+        self._options = options = RunOptions(folder) if options is None else options
         self._watch = watch
         self._log = RunLog(folder)
-        self._board = TensorBoardLogger(folder / "tensorboard") if tensorboard else None
+        self._board = TensorBoardLogger(folder / "tensorboard") if options.tensorboard else None
         self._static = static
         self._policy = policy_of(settings) if static is None else static.policy
         labels = getattr(task, "labels", None)
@@ -240,7 +233,7 @@ class Training:
             check_full_batch(self._pruner, self._batch_size, settings.label)
         self._state = train_state(settings, task, device)
         self._generators = GlobalGenerators.seeded(settings.seed, device)  # initial state
-        self._diagnosis = Diagnosis(self._pruner, self._state.model, task, settings, folder, closeness=diagnose)
+        self._diagnosis = Diagnosis(self._pruner, self._state.model, task, settings, folder, closeness=options.diagnose)
         self._total_steps = self._steps_known()
         self._watch_time = Stopwatch()
         self._batch = 0  # position in the current epoch
@@ -267,7 +260,7 @@ class Training:
             {**self.settings.as_dict(), "label": self.settings.label},
             versions=versions(),
             host=describe_host(self._device),
-            command=self._command,
+            command=self._options.command,
             diagnose=self._diagnosis.closeness,
         )
         if self._static is not None and self._static.failed is not None:
@@ -308,7 +301,7 @@ class Training:
             batches = self._batches()
             while self._whole_step(batches, batches_left, scale):
                 self._watch(self._pruner.progress * self.settings.epochs_run, self.settings.epochs_run, self._metric)
-                if time.monotonic() - self._saved_at > self._checkpoint_seconds:
+                if time.monotonic() - self._saved_at > self._options.checkpoint_seconds:
                     self._save()
             if self._pruner.epoch == number:
                 raise StateError(f"epoch {number + 1} came to its end without progress: its data set is empty.")
@@ -441,7 +434,7 @@ class Training:
             parts["proxy_samples"] = self._static.samples
         if status == "done":  # before the summary: a run recorded as done has its weights
             save_checkpoint(self.folder / MODEL_FILE, {"model": self._state.result.state_dict()})
-        self._log.summary(
+        summary = self._log.summary(
             status,
             reason=reason,
             metric=self._metric if status == "done" else None,
@@ -455,8 +448,6 @@ class Training:
             **parts,
         )
         (self.folder / _CHECKPOINT).unlink(missing_ok=True)  # a finished run needs none, and a grid's take much space
-        summary = read_run(self.folder).summary
-        assert summary is not None
         return summary
 
     # -- checkpoints ---------------------------------------------------------------------------------------------
