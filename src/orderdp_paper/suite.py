@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from orderdp._validation import checked_name, is_count
 from orderdp.errors import ConfigError, DatasetError, RecordError
 from orderdp.experiments.config import RunOptions, Settings
-from orderdp.experiments.proxy_plan import is_recorded
 from orderdp.experiments.records import Run, read_runs
 from orderdp.experiments.runner import Runner
-from orderdp.experiments.selected_once import is_static
+from orderdp.experiments.static import is_recorded, is_static
 from orderdp.experiments.statistics import Row, compare
 from orderdp_paper.printed import Printed
 

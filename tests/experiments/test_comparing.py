@@ -20,11 +20,10 @@ import pytest
 
 from orderdp._locks import try_lock
 from orderdp.cli import main
+from orderdp.cli._common import show_progress
 from orderdp.errors import ConfigError, DatasetError, StateError
 from orderdp.experiments import runner as comparing
-from orderdp.experiments._imports import import_object
-from orderdp.experiments.config import MethodSpec, RunOptions, Settings, grid, parse_method
-from orderdp.experiments.progress import show_progress
+from orderdp.experiments.config import MethodSpec, RunOptions, Settings, grid, import_object, parse_method
 from orderdp.experiments.records import Run, RunRecords, read_run, read_runs
 from orderdp.experiments.runner import (
     Runner,

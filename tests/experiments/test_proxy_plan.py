@@ -14,11 +14,11 @@ from orderdp._training import TrainState
 from orderdp.cli import main
 from orderdp.datasets import load
 from orderdp.errors import ConfigError, StateError
-from orderdp.experiments import proxy_plan
+from orderdp.experiments import static
 from orderdp.experiments.config import MethodSpec, RunOptions, Settings, grid, parse_method
-from orderdp.experiments.proxy_plan import ProxyOptions, recorded_batch
 from orderdp.experiments.records import read_run, read_runs
 from orderdp.experiments.runner import Runner, check, check_runs
+from orderdp.experiments.static import ProxyOptions, recorded_batch
 from orderdp.experiments.tasks import FolderTask, ImageTask
 from orderdp.plans import Plan
 from orderdp.policies.registry import NAMES, card
@@ -101,10 +101,10 @@ def test_a_run_trains_on_the_pictures_that_its_proxy_marked(
 def test_marks_are_the_largest_losses_of_a_proxy_that_does_not_learn(tmp_path: Path) -> None:
     settings = replace(BASE, lr=0.0, epochs=1)
     task = ImageTask(DATA, settings, CPU)
-    proxy_plan.plan_for(settings, task, tmp_path, CPU)
+    static.plan_for(settings, task, tmp_path, CPU)
     chosen = Plan.load(tmp_path / "plan.npz")
     proxy = task.build_proxy(0, None).train()
-    order = torch.from_numpy(proxy_plan._recorder(settings, task)._epoch.order)
+    order = torch.from_numpy(static._recorder(settings, task)._epoch.order)
     expected = []
     for batch in order[: len(order) // 107 * 107].split(107):
         pictures = task._train.train_batch(batch, 0, 0)
@@ -126,7 +126,7 @@ def test_the_proxy_learns_from_every_so_manyth_batch(tmp_path: Path, monkeypatch
     monkeypatch.setattr(TrainState, "step", counted)
     settings = replace(BASE, epochs=1, policy_parameters={"backward_every": 5, "proxy_width": 3})
     task = Noted(settings)
-    proxy_plan.plan_for(settings, task, tmp_path, CPU)
+    static.plan_for(settings, task, tmp_path, CPU)
     assert steps == [round(step / 11, 6) for step in (0, 5, 10)]
     assert task.widths == [3]
 
@@ -230,7 +230,7 @@ def test_what_the_data_have_against_it_is_said_before_anything_is_trained(tmp_pa
         check_runs([replace(BASE, batch_size=1500)], RunOptions(tmp_path, device="cpu"))
     folder = FolderTask.__new__(FolderTask)
     with pytest.raises(ConfigError, match="with --no-augment there"):
-        proxy_plan.check_task(BASE, folder)
+        static.check_task(BASE, folder)
 
 
 def test_the_batch_of_the_proxy_makes_the_batch_of_the_run() -> None:

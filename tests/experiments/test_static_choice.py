@@ -13,7 +13,7 @@ import torch
 
 from orderdp._locks import in_turn
 from orderdp.coresets import run
-from orderdp.experiments import selected_once as static
+from orderdp.experiments import static
 from orderdp.experiments.config import RunOptions, Settings
 from orderdp.experiments.runner import Runner
 

@@ -19,8 +19,7 @@ from orderdp.experiments.config import PRESETS, RunOptions, Settings, preset_val
 from orderdp.experiments.records import read_run
 from orderdp.experiments.runner import Runner
 from orderdp.experiments.tasks import ImageTask, cutmix
-from orderdp.experiments.timing import Stopwatch, uninterrupted
-from orderdp.experiments.trainer import Training
+from orderdp.experiments.trainer import Stopwatch, Training, uninterrupted
 from orderdp.testing import global_generators_untouched
 
 BASE = Settings(
@@ -79,7 +78,7 @@ def test_a_run_leaves_records_that_add_up(tmp_path: Path) -> None:
 
 def test_time_that_nothing_claims_is_overhead_of_the_epoch_it_was_spent_in(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    monkeypatch.setattr("orderdp.experiments.timing.time.perf_counter", lambda: now)
+    monkeypatch.setattr("orderdp.experiments.trainer.time.perf_counter", lambda: now)
     clock = Stopwatch()
     told = []
     for wait in (1.0, 10.0):

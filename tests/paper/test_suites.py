@@ -13,7 +13,7 @@ from orderdp.errors import ConfigError, DatasetError
 from orderdp.experiments.config import RunOptions, Settings
 from orderdp.experiments.models import MODELS
 from orderdp.experiments.runner import check
-from orderdp.experiments.selected_once import is_static
+from orderdp.experiments.static import is_static
 from orderdp_paper import SCALES, SUITES
 from orderdp_paper.output import show_trials
 from orderdp_paper.recipes import FULL, RANDOM, smoke

@@ -91,7 +91,7 @@ def run(options: argparse.Namespace) -> None:
 def _proxy(options: argparse.Namespace, method: MethodSpec) -> Proxy:
     from orderdp.experiments.config import RunOptions, Settings
     from orderdp.experiments.runner import Runner, check
-    from orderdp.experiments.selected_once import make_proxy
+    from orderdp.experiments.static import make_proxy
 
     settings = Settings(
         data=options.data,

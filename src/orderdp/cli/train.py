@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from orderdp.cli._common import add_run_options, run_options, say, settings_of
+from orderdp.cli._common import add_run_options, result_text, run_options, say, settings_of, show_progress
 from orderdp.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -75,7 +75,6 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _train(settings: Settings, options: RunOptions, records: RunRecords) -> None:
-    from orderdp.experiments.progress import show_progress
     from orderdp.experiments.runner import compare_all
 
     with show_progress(1, 0, quiet=options.quiet, say=say) as progress:
@@ -106,9 +105,7 @@ def _check_folder(options: RunOptions, settings: Settings) -> None:
 
 
 def _told(summary: dict[str, object] | None) -> str:
-    from orderdp.experiments.progress import result
-
     assert summary is not None
     if summary["status"] != "done":
         return f"it failed, {summary['reason']}."
-    return f"{result(summary)}."
+    return f"{result_text(summary)}."

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -19,8 +19,10 @@ from orderdp.diagnostics import Diagnostics, KeptSets, gradient_cosine
 from orderdp.diagnostics.gradients import without_lone_last
 from orderdp.experiments.config import Closeness, Settings
 from orderdp.experiments.tasks import Losses, Task, task_batches
-from orderdp.experiments.timing import Stopwatch
 from orderdp.policy import Table
+
+if TYPE_CHECKING:
+    from orderdp.experiments.trainer import Stopwatch
 
 __all__ = ["CHECKPOINTS", "KEPT_FILE", "Diagnosis", "checkpoints"]
 

@@ -37,9 +37,8 @@ from orderdp.experiments.config import (
     check_parameters,
     takes_ratio,
 )
-from orderdp.experiments.proxy_plan import check_plan, check_task, is_recorded, plan_for
 from orderdp.experiments.records import Run, RunLog, RunRecords, read_run
-from orderdp.experiments.selected_once import choose, is_static
+from orderdp.experiments.static import check_plan, check_task, choose, is_recorded, is_static, plan_for
 from orderdp.experiments.statistics import Row, compare, shows_no_loss
 from orderdp.experiments.tasks import Task, drops_last, load_task
 from orderdp.experiments.trainer import MODEL_FILE, Training, check_full_batch, evaluate, policy_of
