@@ -17,7 +17,6 @@ from orderdp.experiments.records import Run, read_runs
 from orderdp.experiments.runner import Runner
 from orderdp.experiments.static import is_recorded, is_static
 from orderdp.experiments.statistics import Row, compare
-from orderdp_paper.printed import Printed
 
 if TYPE_CHECKING:
     from orderdp.experiments.config import Closeness
@@ -26,9 +25,11 @@ __all__ = [
     "BROUGHT",
     "SCALES",
     "Method",
+    "Number",
     "Part",
     "PartResults",
     "Planned",
+    "Printed",
     "Result",
     "Scale",
     "Suite",
@@ -37,10 +38,60 @@ __all__ = [
     "fewer_seeds",
     "measure",
     "prepare",
+    "read_grid",
     "read_part",
     "really_saved",
     "try_out",
 ]
+
+
+class Number(NamedTuple):
+    """A printed number, and the deviation printed with it."""
+
+    value: float
+    deviation: float | None = None
+
+
+Cells = Mapping[str, Mapping[str, Mapping[str, Number]]]
+
+
+@dataclass(frozen=True)
+class Printed:
+    """A table or figure of the paper.
+
+    Attributes:
+        source: Name of the table or figure.
+        setting: Conditions of the measurement.
+        values: Numbers by group, row and column; empty for figures printed without numbers.
+        claim: Claim of the text about it.
+    """
+
+    source: str
+    setting: str
+    values: Cells = field(default_factory=dict)
+    claim: str = ""
+
+    def number(self, group: str, row: str, column: str) -> Number | None:
+        """Return the number printed there, or None."""
+        return self.values.get(group, {}).get(row, {}).get(column)
+
+
+def read_grid(groups: Sequence[str], columns: Sequence[str], text: str) -> Cells:
+    """Parse a printed table into numbers by group, row and column.
+
+    >>> read_grid(["A", "B"], ["30", "50"], "Some Method  94.6 93.3±0.1  73.8 -")["A"]["Some Method"]["50"]
+    Number(value=93.3, deviation=0.1)
+    """
+    values: dict[str, dict[str, dict[str, Number]]] = {group: {} for group in groups}
+    places = [(group, column) for group in groups for column in columns]
+    for line in text.strip().splitlines():
+        name, _, rest = line.strip().partition("  ")
+        for (group, column), cell in zip(places, rest.split(), strict=True):
+            row = values[group].setdefault(name, {})
+            if cell != "-":
+                value, _, deviation = cell.partition("±")
+                row[column] = Number(float(value), float(deviation) if deviation else None)
+    return values
 
 
 SCALES = ("smoke", "cpu", "paper")

@@ -72,12 +72,12 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Run the command."""
-    from orderdp_paper import theory_figures
+    from orderdp_paper import theory
 
     if options.id is None:
         _list()
         return
-    if options.id in theory_figures.FIGURES or options.id == "table-toy":
+    if options.id in theory.FIGURES or options.id == "table-toy":
         if options.list:
             _describe_theory(options.id)
         else:
@@ -85,7 +85,7 @@ def run(options: argparse.Namespace) -> None:
         return
     from orderdp_paper import SUITES
 
-    checked_name(options.id, [*SUITES, *theory_figures.FIGURES, "table-toy"], "figure or table")
+    checked_name(options.id, [*SUITES, *theory.FIGURES, "table-toy"], "figure or table")
     if options.list:
         from orderdp_paper.output import describe
 
@@ -101,24 +101,24 @@ def _list() -> None:
 
 
 def _describe_theory(name: str) -> None:
-    from orderdp_paper import theory_figures, toy
+    from orderdp_paper import theory
 
-    shows = toy.DESCRIPTION if name == "table-toy" else theory_figures.FIGURES[name][0]
+    shows = theory.TOY if name == "table-toy" else theory.FIGURES[name][0]
     say(f"{name}: {shows}")
     say("  It takes no runs and no data, and seconds at any scale.")
 
 
 def _theory(options: argparse.Namespace) -> None:
     from orderdp.report.tables import show
-    from orderdp_paper import theory_figures, toy
+    from orderdp_paper import theory
 
     if options.id == "table-toy":
-        for table in toy.tables():
+        for table in theory.toy_tables():
             show(*table)
         return
     from orderdp.report.charts import save
 
-    _, draw = theory_figures.FIGURES[options.id]
+    _, draw = theory.FIGURES[options.id]
     out = options.out
     out.mkdir(parents=True, exist_ok=True)
     path = out / f"{options.id}.{options.format}"

@@ -60,6 +60,7 @@ CIFAR100 = (
     "telephone", "television", "tiger", "tractor", "train", "trout", "tulip", "turtle", "wardrobe", "whale",
     "willow_tree", "wolf", "woman", "worm",
 )
+# fmt: on
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,7 @@ __all__ = [
     "planned_epochs",
     "preset_values",
     "read_config",
+    "read_toml",
     "split_outside_brackets",
     "takes_ratio",
 ]
@@ -400,18 +401,23 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 def read_config(path: Path) -> dict[str, Any]:
     """Read the settings in a TOML file, on top of the preset that the file names."""
+    try:
+        values = read_toml(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"there is no config file {str(path)!r}.") from None
+    except ValueError as error:  # also TOMLDecodeError and UnicodeDecodeError
+        raise ConfigError(f"{str(path)!r} must be TOML: {error}.") from None
+    preset = values.pop("preset", None)
+    return {**preset_values(preset), **values}
+
+
+def read_toml(text: str) -> dict[str, Any]:
+    """Parse TOML."""
     if sys.version_info >= (3, 11):
         import tomllib
     else:
         import tomli as tomllib
-    try:
-        values: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigError(f"there is no config file {str(path)!r}.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{str(path)!r} must be TOML: {error}.") from None
-    preset = values.pop("preset", None)
-    return {**preset_values(preset), **values}
+    return tomllib.loads(text)
 
 
 def preset_values(name: str | None) -> dict[str, Any]:
