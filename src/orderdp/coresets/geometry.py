@@ -9,18 +9,9 @@ import numpy as np
 
 from orderdp._draw import generator
 from orderdp._validation import check_ratio, checked_name, is_count
-from orderdp.coresets._arrays import centred, lazy_greedy, log_softmax, row_blocks, sklearn
-from orderdp.coresets.base import (
-    FeatureSource,
-    Group,
-    Method,
-    Requirements,
-    ScoreMethod,
-    Task,
-    checked_scores,
-    class_members,
-    even_budgets,
-)
+from orderdp.coresets._math import centred, lazy_greedy, log_softmax, row_blocks, sklearn
+from orderdp.coresets.base import Group, Method, ScoreMethod, Task, checked_scores, class_members, even_budgets
+from orderdp.coresets.sources import FeatureSource, Requirements
 from orderdp.coresets.training_dynamics import EL2N, Forgetting, GraNd, PrecomputedScores
 from orderdp.errors import ConfigError
 from orderdp.policy import Selection

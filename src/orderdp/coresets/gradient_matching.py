@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from orderdp._validation import is_count
-from orderdp.coresets._arrays import Gradients, prediction_errors
-from orderdp.coresets.base import Group, Labelled, Method, Requirements, Task, Weighted
+from orderdp.coresets._math import Gradients, prediction_errors
+from orderdp.coresets.base import Group, Method, Task, Weighted
+from orderdp.coresets.sources import Labelled, Requirements
 from orderdp.errors import ConfigError
 from orderdp.policy import Selection
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from orderdp._validation import check_ratio
-from orderdp.coresets._arrays import (
+from orderdp.coresets._math import (
     CosineKernel,
     Gradients,
     Kernel,
@@ -17,7 +17,8 @@ from orderdp.coresets._arrays import (
     stochastic_greedy,
     unit_rows,
 )
-from orderdp.coresets.base import Group, Method, Requirements, Task, Weighted
+from orderdp.coresets.base import Group, Method, Task, Weighted
+from orderdp.coresets.sources import Requirements
 from orderdp.errors import ConfigError
 from orderdp.policy import Selection
 

@@ -1,4 +1,4 @@
-"""Arrays that coreset methods share: kernels in blocks, last-layer gradients, greedy maximization."""
+"""Mathematics that coreset methods share: kernels in blocks, last-layer gradients, greedy maximization."""
 
 from __future__ import annotations
 
