@@ -209,7 +209,7 @@ def test_the_list_says_time_memory_and_data_of_each(
     printed = capsys.readouterr().out
     for name in [*IDS, "fig-weights-limit", "table-toy"]:
         assert name in printed
-    for word in ("two cores", "L40 card", "GB", "fashion-mnist", "cifar10, cifar100", "imagenet", " h,", " min,"):
+    for word in ("two cores", "L40 GPU", "GB", "fashion-mnist", "cifar10, cifar100", "imagenet", " h,", " min,"):
         assert word in printed
 
 
@@ -244,7 +244,7 @@ def test_estimates_follow_from_the_runs() -> None:
 
 
 def test_full_recipes_are_priced_for_the_one_card_that_the_command_uses() -> None:
-    assert {suite.scales["paper"].machine for suite in SUITES.values()} == {"one L40 card"}
+    assert {suite.scales["paper"].machine for suite in SUITES.values()} == {"one L40 GPU"}
     for name in ("table-imagenet", "table-imagenet-ratios"):
         (part,) = SUITES[name].scales["paper"].parts
         printed = SUITES["table-imagenet"].printed.number(part.beside, "Full data", "node hours")

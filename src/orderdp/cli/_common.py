@@ -116,7 +116,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     )
     where.add_argument("--data-dir", type=Path, metavar="DIR", help="where data are looked for first")
     where.add_argument(
-        "--device", default="auto", metavar="NAME", help="cpu, cuda, ... (default: a card if there is one)"
+        "--device", default="auto", metavar="NAME", help="cpu, cuda, ... (default: a GPU if there is one)"
     )
     where.add_argument("--threads", type=int, metavar="N", help="of torch, in each process")
     where.add_argument(
@@ -194,17 +194,17 @@ def run_all(runs: Sequence[Settings], options: RunOptions, records: RunRecords) 
             for settings, summary in compare_all(runs, options, records=records, watch=progress.watch):
                 progress.ended(settings, summary)
     for data in options.tests:
-        _judge(runs, options, records, data)
+        _evaluate(runs, options, records, data)
     return [run for settings in runs if (run := records.get(settings.run_id)) is not None]
 
 
-def _judge(runs: Sequence[Settings], options: RunOptions, records: RunRecords, data: str) -> None:
-    from orderdp.experiments.runner import judge_all, not_judged
+def _evaluate(runs: Sequence[Settings], options: RunOptions, records: RunRecords, data: str) -> None:
+    from orderdp.experiments.runner import evaluate_all, not_evaluated
 
-    waiting = not_judged(runs, records, data)
+    waiting = not_evaluated(runs, records, data)
     if waiting and not options.quiet:
         say(f"Testing {len(waiting)} trained model{'s' * (len(waiting) > 1)} on {data}.")
-    for _ in judge_all(waiting, dataclasses.replace(options, tests=(data,)), records=records):
+    for _ in evaluate_all(waiting, dataclasses.replace(options, tests=(data,)), records=records):
         pass
 
 

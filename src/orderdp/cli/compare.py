@@ -36,7 +36,7 @@ examples:
   orderdp compare --data digits --model mlp --policies orderdp --find-lossless --out results
   orderdp compare --data digits --model mlp --also-test 'digits?corrupt=noise:3,digits?corrupt=blur:3' --out results
 
-Started again with the same command it goes on where it was, after Ctrl-C or a kill; finished runs are not repeated.
+Started again with the same command, it resumes, also after Ctrl-C or a kill; finished runs are not repeated.
 Policies, ratios, seeds and further test sets can be added later.
 """
 

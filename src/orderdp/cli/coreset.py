@@ -52,7 +52,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cache", type=Path, metavar="DIR", help="keep the proxy here, and use it again")
     parser.add_argument("--data-dir", type=Path, metavar="DIR", help="where data are looked for first")
     parser.add_argument(
-        "--device", default="auto", metavar="NAME", help="cpu, cuda, ... (default: a card if there is one)"
+        "--device", default="auto", metavar="NAME", help="cpu, cuda, ... (default: a GPU if there is one)"
     )
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="of everything random (default: 0)")
 

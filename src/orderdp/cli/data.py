@@ -48,5 +48,5 @@ def run(options: argparse.Namespace) -> None:
     if options.action == "fetch":
         data.fetch_command(options.name, options.data_dir, say)
     else:
-        place = data.where(options.name, options.data_dir)
-        say(f"not here; get it with: orderdp data fetch {options.name}" if place is None else str(place))
+        path = data.where(options.name, options.data_dir)
+        say(f"not here; get it with: orderdp data fetch {options.name}" if path is None else str(path))

@@ -35,8 +35,8 @@ examples:
   orderdp reproduce fig-weights-limit --out figures
 
 Scales: "smoke" takes seconds and shows that it works; "cpu" is for two cores and hours; "paper" is the full recipe, for
-a server with graphics cards. Started again with the same command it goes on where it was; finished runs are not
-repeated, and suites that share runs in a folder share their cost.
+a server with GPUs. Started again with the same command, it resumes; finished runs are not repeated, and suites that
+share runs in a folder share their cost.
 """
 
 
@@ -60,7 +60,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at a time (default: 1)")
     parser.add_argument("--threads", type=int, metavar="N", help="of torch, in each process")
     parser.add_argument(
-        "--device", default="auto", metavar="NAME", help="cpu, cuda, ... (default: a card if there is one)"
+        "--device", default="auto", metavar="NAME", help="cpu, cuda, ... (default: a GPU if there is one)"
     )
     parser.add_argument("--data-dir", type=Path, metavar="DIR", help="where data are looked for first")
     parser.add_argument(

@@ -102,8 +102,8 @@ def even_budgets(sizes: np.ndarray, k: int) -> np.ndarray:
     given = np.zeros_like(sizes)
     open_groups, left = np.lexsort((np.arange(len(sizes)), sizes)), k
     # From the smallest group up: once a group can fill its equal part, so can all that follow.
-    for place, group in enumerate(open_groups):
-        given[group] = min(int(sizes[group]), left // (len(sizes) - place))
+    for position, group in enumerate(open_groups):
+        given[group] = min(int(sizes[group]), left // (len(sizes) - position))
         left -= int(given[group])
     return given
 
@@ -134,7 +134,7 @@ class Group:
 class Weighted:
     """Positions within a group in the order of selection, and their weights."""
 
-    places: np.ndarray
+    positions: np.ndarray
     weights: np.ndarray
 
 
@@ -190,7 +190,7 @@ class Task:
         covered = sum(len(group.members) for group in self.groups)
         for group in self.groups:
             picked = picks(group)
-            indices.append(group.members[picked.places])
+            indices.append(group.members[picked.positions])
             share = self.k * len(group.members) / covered
             weights.append(picked.weights * (share / picked.weights.sum()))
         return Selection(np.concatenate(indices), np.concatenate(weights).astype(np.float32))

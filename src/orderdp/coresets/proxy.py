@@ -586,8 +586,8 @@ class Samples:
         if self._tensors is not None:
             x, y = self._tensors
             for batch in indices:
-                places = torch.from_numpy(batch)
-                yield batch, x[places], _long(y[places])
+                positions = torch.from_numpy(batch)
+                yield batch, x[positions], _long(y[positions])
             return
         wanted = [batch.tolist() for batch in indices]
         loader: DataLoader[Any] = DataLoader(
@@ -605,8 +605,8 @@ class Samples:
         declared = np.asarray(getattr(self._dataset, "targets", None))
         if declared.shape != (self.n,) or not np.issubdtype(declared.dtype, np.integer):
             return None
-        places, _, labels = self._some()
-        return declared if np.array_equal(declared[places], labels.numpy()) else None
+        positions, _, labels = self._some()
+        return declared if np.array_equal(declared[positions], labels.numpy()) else None
 
 
 def _bytes(inputs: torch.Tensor) -> bytes:

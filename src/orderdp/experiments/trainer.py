@@ -567,7 +567,7 @@ class Training:
                 raise
             reason = str(error).strip().partition("\n")[0]
             raise StateError(
-                f"the checkpoint {str(path)!r} cannot be gone on with: it is damaged, or of another version or model "
+                f"cannot resume from the checkpoint {str(path)!r}: it is damaged, or of another version or model "
                 f"({reason}). Remove it to train this run from its beginning."
             ) from error
 

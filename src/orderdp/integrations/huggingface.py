@@ -358,7 +358,7 @@ def check_loss_behind(mixin: type, trainer: type) -> None:
     if owner is not None and owner.__module__.partition(".")[0] != "transformers":
         raise ConfigError(
             f"compute_loss behind {mixin.__name__} must be transformers' own, got that of {owner.__name__}: training "
-            "would go on without it, because it returns one number for a batch. Give sample_losses, a function of "
+            "would continue without it, because it returns one number for a batch. Give sample_losses, a function of "
             "(outputs, inputs) that returns one loss a sample."
         )
 
