@@ -39,11 +39,13 @@ NAME:key=value:key=value. `orderdp policies` shows which there are.
 def add(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     unset = argparse.SUPPRESS  # so that a file can set it
-    parser.add_argument("--policy", default=unset, metavar="P", help="which samples (default: orderdp)")
     parser.add_argument(
-        "--prune-ratio", type=float, default=unset, metavar="R", help="share left out each epoch, in [0, 1)"
+        "--policy", default=unset, metavar="P", help="policy that selects the samples (default: orderdp)"
     )
-    parser.add_argument("--seed", type=int, default=unset, metavar="S", help="of everything random (default: 0)")
+    parser.add_argument(
+        "--prune-ratio", type=float, default=unset, metavar="R", help="fraction left out in each epoch, in [0, 1)"
+    )
+    parser.add_argument("--seed", type=int, default=unset, metavar="S", help="seed of all random draws (default: 0)")
     parser.add_argument("--resume", action="store_true", help="resume the run in the folder")
     add_run_options(parser)
 

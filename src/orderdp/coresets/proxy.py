@@ -484,7 +484,7 @@ class FeatureHook:
     def _keep(self, layer: nn.Module, inputs: tuple[Any, ...], output: torch.Tensor) -> torch.Tensor:
         if inputs[0].ndim != 2:
             raise ConfigError(
-                f"the last linear layer must see one vector a sample, {self._head!r} sees shape "
+                f"the last linear layer must see one vector per sample, {self._head!r} sees shape "
                 f"{tuple(inputs[0].shape)}. Name another one with Proxy(..., head=...)."
             )
         if self._noise is not None:

@@ -104,7 +104,7 @@ def samples(values: np.ndarray, what: str) -> torch.Tensor:
     if values.ndim < 2 or values.dtype.kind not in "biuf":
         raise DatasetError(f"{what} must be numbers of shape (n, ...), got {values.dtype} of shape {values.shape}.")
     if len(values) and values.size == 0:
-        raise DatasetError(f"{what} must have at least one number a sample, got shape {values.shape}.")
+        raise DatasetError(f"{what} must have at least one number per sample, got shape {values.shape}.")
     is_image = values.dtype == np.uint8 and values.ndim in (3, 4)
     if is_image and values.ndim == 3:
         values = values[:, None]
