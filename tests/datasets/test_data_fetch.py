@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from orderdp._locks import in_turn
+from orderdp._files import in_turn
 from orderdp.datasets import catalog as catalogue
 from orderdp.datasets import fetch, fetch_command, load
 from orderdp.datasets import fetching as downloading

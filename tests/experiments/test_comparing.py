@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from orderdp._locks import try_lock
+from orderdp._files import try_lock
 from orderdp.cli import main
 from orderdp.cli._common import show_progress
 from orderdp.errors import ConfigError, DatasetError, StateError

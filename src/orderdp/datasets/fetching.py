@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from orderdp._locks import in_turn
+from orderdp._files import in_turn
 from orderdp.datasets.catalog import DATASETS, DatasetInfo, DebianPackage, Download, NpmPackage, Source, dataset_info
 from orderdp.datasets.files import (
     ArchiveSource,

@@ -21,8 +21,7 @@ from typing import Any, NamedTuple
 import torch
 
 from orderdp import load_checkpoint
-from orderdp._files import write_text
-from orderdp._locks import try_lock
+from orderdp._files import try_lock, write_text
 from orderdp._training import OPTIMIZERS, SCHEDULES
 from orderdp._validation import check_dials, checked_name
 from orderdp.coresets.registry import build

@@ -19,7 +19,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Sampler
 
 from orderdp import Policy, Pruner, Selection
-from orderdp._locks import in_turn
+from orderdp._files import in_turn
 from orderdp._torch import GlobalGenerators
 from orderdp._validation import is_count, suggestion
 from orderdp.coresets import NAMES, Proxy, run
