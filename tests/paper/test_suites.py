@@ -17,7 +17,7 @@ from orderdp.experiments.static import is_static
 from orderdp_paper import SCALES, SUITES
 from orderdp_paper.output import show_trials
 from orderdp_paper.suite import Part, prepare, try_out
-from orderdp_paper.suites import METHODS, recipe
+from orderdp_paper.suites import METHODS, recipe_settings
 
 IDS = [
     "table-static",
@@ -348,7 +348,7 @@ def test_the_full_recipe_starts(
 
 
 def test_first_steps_that_fail_are_not_said_to_have_gone_well(tmp_path: Path) -> None:
-    base = recipe(
+    base = recipe_settings(
         "smoke", data="digits?train=129&test=50", model="cnn", width=4, batch_size=128
     )  # the second batch is one sample
     parts = [Part("any", base, (METHODS["full"], METHODS["random"]), (0.5,), (0,), 1.0)]
