@@ -19,7 +19,7 @@ from orderdp.experiments.static import is_recorded, is_static
 from orderdp.experiments.statistics import Row, compare
 
 if TYPE_CHECKING:
-    from orderdp.experiments.config import Closeness
+    from orderdp.experiments.config import DiagnosticLevel
 
 __all__ = [
     "BROUGHT",
@@ -235,7 +235,7 @@ class Suite:
     scales: Mapping[str, Scale]
     tables: Callable[[Suite, Sequence[PartResults]], list[Table]]
     figure: str
-    diagnose: Closeness = False
+    diagnose: DiagnosticLevel = False
 
     def runs_in(self, out: Path) -> Path:
         """Return the folder of the runs, one per level of diagnostics: a finished run is not repeated for more."""

@@ -17,7 +17,7 @@ from orderdp.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from orderdp.experiments.config import Closeness, RunOptions, Settings
+    from orderdp.experiments.config import DiagnosticLevel, RunOptions, Settings
     from orderdp.experiments.records import Run, RunRecords
 
 __all__ = [
@@ -143,7 +143,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--quiet", action="store_true", help="show no progress")
 
 
-def _diagnose(text: str) -> Closeness:
+def _diagnose(text: str) -> DiagnosticLevel:
     if text not in ("steps", "all"):
         raise argparse.ArgumentTypeError(f"invalid choice: {text!r} (choose from 'steps', 'all')")
     return "steps" if text == "steps" else True

@@ -26,7 +26,7 @@ __all__ = [
     "DEFAULT_POLICIES",
     "PRESETS",
     "VARIED",
-    "Closeness",
+    "DiagnosticLevel",
     "MethodSpec",
     "RunOptions",
     "Settings",
@@ -102,7 +102,7 @@ VARIED = ("policy", "policy_parameters", "prune_ratio", "seed")
 
 #: Level of diagnostics. False: those of every run, without gradients. "steps": also the gradient of each step and the
 #: risk. True: also the gradient of all data, which takes longer than most runs themselves.
-Closeness = bool | Literal["steps"]
+DiagnosticLevel = bool | Literal["steps"]
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ class RunOptions:
     command: str | None = None
     tests: tuple[str, ...] = ()
     tensorboard: bool = False
-    diagnose: Closeness = False
+    diagnose: DiagnosticLevel = False
     quiet: bool = False
     resume: bool = False
 

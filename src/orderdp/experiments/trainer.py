@@ -316,7 +316,7 @@ class Training:
             check_full_batch(self._pruner, self._batch_size, settings.label)
         self._state = train_state(settings, task, device)
         self._generators = GlobalGenerators.seeded(settings.seed, device)  # initial state
-        self._diagnosis = Diagnosis(self._pruner, self._state.model, task, settings, folder, closeness=options.diagnose)
+        self._diagnosis = Diagnosis(self._pruner, self._state.model, task, settings, folder, level=options.diagnose)
         self._total_steps = self._steps_known()
         self._watch_time = Stopwatch()
         self._batch = 0  # position in the current epoch
@@ -344,7 +344,7 @@ class Training:
             versions=versions(),
             host=describe_host(self._device),
             command=self._options.command,
-            diagnose=self._diagnosis.closeness,
+            diagnose=self._diagnosis.level,
         )
         if self._static is not None and self._static.failed is not None:
             return self._finish("failed", self._static.failed)
