@@ -6,12 +6,12 @@ import argparse
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from orderdp.cli._common import add_run_options, further_tests, numbers, place_of, run_all, say, settings_of
+from orderdp.cli._common import add_run_options, numbers, run_all, run_options, say, settings_of
 from orderdp.errors import ConfigError
 
 if TYPE_CHECKING:
-    from orderdp.experiments.config import MethodSpec, Settings
-    from orderdp.experiments.runner import RunOptions
+    from orderdp.experiments.config import MethodSpec, RunOptions, Settings
+    from orderdp.experiments.records import Run, RunRecords
 
 __all__ = ["DESCRIPTION", "NAME", "SUMMARY", "add", "run"]
 
@@ -22,9 +22,9 @@ NAME = "compare"
 SUMMARY = "compare policies fairly, and write a page with the answer"
 
 
-DESCRIPTION = """Runs every policy at every prune ratio with every seed, beside the controls: full data, full data
-for as few epochs as the pruned runs cost, and a random share each epoch. Then writes a page: what holds, and what is
-saved.
+DESCRIPTION = """Runs every policy at every prune ratio with every seed, and the controls: full data, full data for
+fewer epochs at the cost of the pruned runs, and a random fraction in each epoch. Then writes a report: verdicts, and
+what is saved.
 
 examples:
   orderdp compare --data digits --model mlp --prune-ratios 0.3,0.5 --out results
@@ -36,7 +36,7 @@ examples:
   orderdp compare --data digits --model mlp --policies orderdp --find-lossless --out results
   orderdp compare --data digits --model mlp --also-test 'digits?corrupt=noise:3,digits?corrupt=blur:3' --out results
 
-Started again with the same command it goes on where it was, after Ctrl-C or a kill; finished runs are not repeated.
+Started again with the same command, it resumes, also after Ctrl-C or a kill; finished runs are not repeated.
 Policies, ratios, seeds and further test sets can be added later.
 """
 
@@ -50,108 +50,117 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--policies",
         default="full,reduced,random,infobatch,orderdp",
         metavar="P,P",
-        help="which (default: the main five)",
+        help="policies, with parameters as NAME:key=value (default: full,reduced,random,infobatch,orderdp)",
     )
-    parser.add_argument("--prune-ratios", metavar="R,R", help=f"which (default: {_RATIOS})")
-    parser.add_argument("--seeds", default="0,1,2", metavar="S,S", help="which (default: 0,1,2)")
-    parser.add_argument("--no-controls", action="store_true", help="run only the policies that are named")
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at a time (default: 1)")
+    parser.add_argument("--prune-ratios", metavar="R,R", help=f"prune ratios (default: {_RATIOS})")
     parser.add_argument(
-        "--find-lossless", action="store_true", help="search the largest ratio of each policy without measurable loss"
+        "--seeds", default="0,1,2", metavar="S,S", help="seeds; every policy runs once per seed (default: 0,1,2)"
     )
-    parser.add_argument("--resolution", type=float, default=0.05, metavar="R", help="of that search (default: 0.05)")
+    parser.add_argument("--no-controls", action="store_true", help="run no controls besides the given policies")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="number of runs at a time (default: 1)")
+    parser.add_argument(
+        "--find-lossless",
+        action="store_true",
+        help="search for the largest ratio of each policy without measurable loss",
+    )
+    parser.add_argument(
+        "--resolution", type=float, default=0.05, metavar="R", help="step between ratios of that search (default: 0.05)"
+    )
     add_run_options(parser)
 
 
-def run(options: argparse.Namespace) -> None:
+def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
     from orderdp.experiments.config import grid, parse_method, split_outside_brackets
+    from orderdp.experiments.records import RunRecords
     from orderdp.experiments.runner import check, check_runs, check_tests, remember_settings
 
-    written = split_outside_brackets(options.policies, ",")
-    contenders = [parse_method(text) for text in written if text.strip()]
-    seeds = numbers(options.seeds, int, "--seeds")
-    if options.jobs < 1:
-        raise ConfigError(f"--jobs must be at least 1, got {options.jobs}.")
-    base = settings_of(options, varied=True, policy="full")
-    if options.find_lossless:
-        contenders, runs = _searched(base, contenders, options)
+    written = split_outside_brackets(arguments.policies, ",")
+    methods = [parse_method(text) for text in written if text.strip()]
+    seeds = numbers(arguments.seeds, int, "--seeds")
+    options = run_options(arguments)
+    base = settings_of(arguments, varied=True, policy="full")
+    if arguments.find_lossless:
+        methods, runs = _searched(base, methods, arguments)
     else:
-        ratios = numbers(_RATIOS if options.prune_ratios is None else options.prune_ratios, float, "--prune-ratios")
-        runs = grid(base, contenders, ratios, seeds, controls=not options.no_controls)
+        written_ratios = _RATIOS if arguments.prune_ratios is None else arguments.prune_ratios
+        ratios = numbers(written_ratios, float, "--prune-ratios")
+        runs = grid(base, methods, ratios, seeds, controls=not arguments.no_controls)
     for settings in runs:
         check(settings)
-    place, tests = place_of(options), further_tests(options)
-    check_runs(runs, place)
-    check_tests(base, place, tests)
+    check_runs(runs, options)
+    check_tests(base, options)
     remember_settings(base, options.out)
+    records = RunRecords(options.out)
     try:
-        if options.find_lossless:
-            _search(base, contenders, seeds, place, options)
+        if arguments.find_lossless:
+            _search(base, methods, seeds, options, records, arguments.resolution)
         else:
-            run_all(runs, place, jobs=options.jobs, quiet=options.quiet, tests=tests)
+            run_all(runs, options, records)
     except KeyboardInterrupt:
-        say(f"Interrupted; saved. Go on with: {place.command}")
+        say(f"Interrupted; saved. Resume with: {options.command}")
         raise
-    _report(options)
+    _report(options, records.all())
 
 
 def _searched(
-    base: Settings, contenders: list[MethodSpec], options: argparse.Namespace
+    base: Settings, methods: list[MethodSpec], arguments: argparse.Namespace
 ) -> tuple[list[MethodSpec], list[Settings]]:
     """Return the methods whose ratios are searched, and the runs at both ends of each search, for checks."""
     from orderdp.experiments.config import CONTROLS
     from orderdp.experiments.runner import possible_ratios
 
-    if options.prune_ratios is not None:
+    if arguments.prune_ratios is not None:
         raise ConfigError(
-            f"--find-lossless chooses the ratios itself, got --prune-ratios {options.prune_ratios}. Give one of the "
+            f"--find-lossless chooses the ratios itself, got --prune-ratios {arguments.prune_ratios}. Give one of the "
             "two; --resolution says how finely it searches."
         )
-    searched = [contender for contender in contenders if contender.policy not in CONTROLS]
+    searched = [method for method in methods if method.policy not in CONTROLS]
     if not searched:
         raise ConfigError("--find-lossless needs a policy with a ratio to search, and full data has none.")
     ends = [base]
-    for contender in searched:
-        ratios = possible_ratios(base, contender, resolution=options.resolution)
-        own = replace(base, policy=contender.policy, policy_parameters=contender.parameters)
+    for method in searched:
+        ratios = possible_ratios(base, method, resolution=arguments.resolution)
+        own = replace(base, policy=method.policy, policy_parameters=method.parameters)
         ends += [replace(own, prune_ratio=ratio) for ratio in (ratios[0], ratios[-1])]
     return searched, ends
 
 
 def _search(
-    base: Settings, contenders: list[MethodSpec], seeds: list[int], place: RunOptions, options: argparse.Namespace
+    base: Settings,
+    methods: list[MethodSpec],
+    seeds: list[int],
+    options: RunOptions,
+    records: RunRecords,
+    resolution: float,
 ) -> None:
     from orderdp.experiments.runner import find_lossless
 
-    for contender in contenders:
-        name = replace(base, policy=contender.policy, policy_parameters=contender.parameters).label
+    def train(runs: list[Settings]) -> list[Run]:
+        return run_all(runs, options, records)
+
+    for method in methods:
+        name = replace(base, policy=method.policy, policy_parameters=method.parameters).label
         best = None
-        for probe in find_lossless(
-            base,
-            contender,
-            seeds,
-            lambda runs: run_all(runs, place, jobs=options.jobs, quiet=options.quiet, tests=further_tests(options)),
-            resolution=options.resolution,
-        ):
-            say(f"{probe.row.label}: {probe.said}")
-            best = probe if probe.lossless else best
+        for trial in find_lossless(base, method, seeds, train, resolution=resolution):
+            say(f"{trial.row.label}: {trial.said}")
+            best = trial if trial.lossless else best
         if best is None:
             say(f"{name}: no ratio that was tried is without a loss, as far as these seeds can tell.")
         else:
             say(f"{name}: {100 * best.prune_ratio:g}% is the largest ratio without one ({best.row.verdict}).")
 
 
-def _report(options: argparse.Namespace) -> None:
-    from orderdp.experiments.records import read_runs, with_further_tests
+def _report(options: RunOptions, runs: list[Run]) -> None:
+    from orderdp.experiments.records import with_further_tests
     from orderdp.experiments.statistics import compare
     from orderdp.report.page import report_command
     from orderdp.report.tables import show_comparison, task_name, tasks
 
-    by_task = tasks(compare(with_further_tests(read_runs(options.out))))
+    by_task = tasks(compare(with_further_tests(runs)))
     for rows in by_task:
         show_comparison(task_name(rows, by_task), rows, say)
     try:
-        report_command(options.out, say=say)
+        report_command(options.out, say=say, runs=runs)
     except ConfigError as error:  # the page needs optional packages; the table does not
         say(f"No page was written: {error}")

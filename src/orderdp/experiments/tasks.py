@@ -18,8 +18,7 @@ from orderdp import Pruner
 from orderdp._draw import generator
 from orderdp.datasets import Augment, ImageBatches
 from orderdp.errors import ConfigError
-from orderdp.experiments._imports import import_object
-from orderdp.experiments.config import Settings
+from orderdp.experiments.config import Settings, import_object
 from orderdp.experiments.models import build_model, quarter_width
 from orderdp.losses import predictions
 
@@ -153,12 +152,12 @@ class Task(Protocol):
         ...
 
 
-def load_task(place: str) -> Task:
+def load_task(path: str) -> Task:
     """Build the task with the user's factory function."""
-    task = import_object(place, "task")()
+    task = import_object(path, "task")()
     missing = [name for name in ("train_set", "test_set", "build_model", "losses", "metric") if not hasattr(task, name)]
     if missing:
-        raise ConfigError(f"the task {place!r} must have {', '.join(missing)}. See orderdp.experiments.tasks.Task.")
+        raise ConfigError(f"the task {path!r} must have {', '.join(missing)}. See orderdp.experiments.tasks.Task.")
     found: Task = task
     return found
 

@@ -43,19 +43,23 @@ __all__ = ["PAGE_NAME", "export_charts", "markdown_of", "markdown_report", "page
 PAGE_NAME = "report.html"
 
 
-def write_report(directory: str | os.PathLike[str], out: str | os.PathLike[str] | None = None) -> Path:
+def write_report(
+    directory: str | os.PathLike[str], out: str | os.PathLike[str] | None = None, *, runs: list[Run] | None = None
+) -> Path:
     """Write the page about all runs of a folder.
 
     Args:
-        directory: Output folder of ``orderdp train`` or ``orderdp compare``.
-        out: File to write; ``report.html`` in `directory` if not given.
+        directory: Output folder of ``orderdp train`` or ``orderdp compare``, or a file of packed records.
+        out: File to write; if not given, ``report.html`` in the folder, or beside the file under its name.
+        runs: The runs, if they have been read.
 
     Returns:
         Path of the page.
     """
     directory = Path(directory)
-    text = page(read_runs(directory), os.fspath(directory))
-    path = directory / PAGE_NAME if out is None else Path(out)
+    text = page(read_runs(directory) if runs is None else runs, os.fspath(directory))
+    own = directory.with_suffix(".html") if directory.is_file() else directory / PAGE_NAME
+    path = own if out is None else Path(out)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, text)
     return path
@@ -141,6 +145,7 @@ def report_command(
     directory: str | os.PathLike[str],
     *,
     say: Callable[[str], None],
+    runs: list[Run] | None = None,
     markdown: bool = False,
     open_page: bool = False,
     charts: str | os.PathLike[str] | None = None,
@@ -149,21 +154,23 @@ def report_command(
     """Run ``orderdp report``.
 
     Args:
-        directory: Output folder of ``orderdp train`` or ``orderdp compare``.
+        directory: Output folder of ``orderdp train`` or ``orderdp compare``, or a file of packed records.
         say: Called with lines of output.
+        runs: The runs, if they have been read.
         markdown: Whether to print verdict and table as Markdown, and write no page.
         open_page: Whether to open the page in a browser.
         charts: Folder to which the charts are also written.
         chart_format: "png" or "svg".
     """
+    runs = read_runs(directory) if runs is None else runs
     if charts is not None:
-        for path in export_charts(directory, charts, chart_format):
+        for path in export_charts(directory, charts, chart_format, runs=runs):
             say(os.fspath(path))
     if markdown:
-        say(markdown_report(directory))
+        say(markdown_of(with_further_tests(runs)))
         return
-    path = write_report(directory)
-    by_task = tasks(compare(with_further_tests(read_runs(directory))))
+    path = write_report(directory, runs=runs)
+    by_task = tasks(compare(with_further_tests(runs)))
     for rows in by_task:
         say((f"{task_name(rows, by_task)}: " if len(by_task) > 1 else "") + headline(rows)[0])
     say(os.fspath(path))
@@ -189,19 +196,26 @@ def markdown_of(runs: list[Run], *, times: bool = True) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def export_charts(directory: str | os.PathLike[str], out: str | os.PathLike[str], format: str = "png") -> list[Path]:
+def export_charts(
+    directory: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    format: str = "png",
+    *,
+    runs: list[Run] | None = None,
+) -> list[Path]:
     """Write the page's charts as single files.
 
     Args:
         directory: Output folder of ``orderdp train`` or ``orderdp compare``.
         out: Folder for the files.
         format: "png" or "svg".
+        runs: The runs, if they have been read.
 
     Returns:
         Paths of the files.
     """
     checked_name(format, ("png", "svg"), "format of charts")
-    by_task = tasks(compare(with_further_tests(read_runs(directory))))
+    by_task = tasks(compare(with_further_tests(read_runs(directory) if runs is None else runs)))
     out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
     paths = []
