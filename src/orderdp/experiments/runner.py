@@ -33,7 +33,7 @@ from orderdp.experiments.optimizers import OPTIMIZERS, SCHEDULES
 from orderdp.experiments.proxy_plan import check_plan, check_task, is_recorded, plan_for
 from orderdp.experiments.records import Run, RunLog, read_run
 from orderdp.experiments.selected_once import choose, is_static
-from orderdp.experiments.statistics import Row, compare, shows_no_loss
+from orderdp.experiments.statistics import Row, compare
 from orderdp.experiments.tasks import Task, drops_last, load_task
 from orderdp.experiments.trainer import MODEL_FILE, Training, check_full_batch, evaluate, policy_of
 from orderdp.policies._selection import count_kept
@@ -528,7 +528,7 @@ class Trial(NamedTuple):
 
     Attributes:
         prune_ratio: The ratio.
-        lossless: Whether no run failed and no loss was measurable.
+        lossless: Whether no run failed and the row is within the margin of full data, or better.
         row: Statistics of the runs.
     """
 
@@ -551,12 +551,14 @@ def find_lossless(
     *,
     high: float = 0.9,
     resolution: float = 0.05,
+    margin: float | None = None,
 ) -> Iterator[Trial]:
-    """Find the largest prune ratio without a measurable loss by bisection: that of the last lossless trial.
+    """Find the largest prune ratio within the margin of full data by bisection: that of the last lossless trial.
 
-    "Without a measurable loss" means that the interval of the paired differences to full data reaches up to 0, and not
-    further down than one point. What is measurable depends on the number of seeds: the row says within how many
-    points. An undecided ratio counts as one with a loss, and so does a ratio at which a run failed.
+    The rule is that of a comparison: the interval of the difference to full data leaves out a loss of more than the
+    margin. The variance is pooled over full data and all ratios tried so far, and the intervals hold for all ratios
+    that the search can try at once: at most 1 search in 40 names a ratio that loses more than the margin. A ratio that
+    is not settled counts as one with a loss, and so does a ratio at which a run failed.
 
     Args:
         base: Settings that all runs share.
@@ -565,6 +567,7 @@ def find_lossless(
         train: Runs all unfinished runs and returns the records of all runs.
         high: Largest ratio to try.
         resolution: Step between ratios; every tried ratio is a multiple of it.
+        margin: Differences to full data up to this size count as none; see `compare`.
     """
     seeds = list(dict.fromkeys(seeds))  # a repeated seed would train the same run twice at the same time
     if len(seeds) < 2:
@@ -573,11 +576,15 @@ def find_lossless(
     own = replace(base, policy=contender.policy, policy_parameters=contender.parameters)
     ratios = possible_ratios(base, contender, high=high, resolution=resolution)
     good, bad = -1, len(ratios)
+    most = len(ratios).bit_length()  # trials of a bisection
+    tried: dict[str, Run] = {}
     while bad - good > 1:
         place = (good + bad) // 2
         runs = [replace(own, prune_ratio=ratios[place], seed=seed) for seed in seeds]
-        row = next(row for row in compare(train(full + runs)) if row.policy == contender.policy)
-        lossless = shows_no_loss(row.against_full) and not row.failed
+        tried.update({run.id: run for run in train(full + runs)})
+        rows = compare(tried.values(), margin, comparisons=most)
+        row = next(row for row in rows if row.policy == contender.policy and row.prune_ratio == ratios[place])
+        lossless = row.holds and not row.failed
         yield Trial(ratios[place], lossless, row)
         good, bad = (place, bad) if lossless else (good, place)
 

@@ -15,7 +15,7 @@ from orderdp.errors import ConfigError
 from orderdp.experiments.statistics import Row
 from orderdp.report import chart_data as run_data
 from orderdp.report.chart_data import Numbers, Series, series, words_for
-from orderdp.report.tables import as_title, is_further_test, metric_name
+from orderdp.report.tables import as_title, is_further_test, measure
 
 __all__ = ["Chart", "altair", "charts", "check_ending", "colour", "dashes", "legend", "save", "tip"]
 
@@ -143,15 +143,16 @@ def _sized(chart: Chart, width: int | str) -> Chart:
 
 def _all(rows: Sequence[Row], looks: dict[str, Series]) -> Iterator[Chart]:
     points = run_data.final_points(rows, looks)
-    metric = metric_name(rows)
-    yield _chart("accuracy", f"{as_title(metric)} against what is left out", _FINAL, _final, points, looks, metric)
+    found = measure(rows)
+    metric, axis = found.name, f"{found.name} ({found.unit})" if found.unit else found.name
+    yield _chart("accuracy", f"{as_title(metric)} against what is left out", _FINAL, _final, points, looks, axis)
     if is_further_test(rows):
         return  # the other charts are about training, and the view of the training runs has them
     learning = run_data.curves(rows, looks, lambda epoch: epoch.get("metric"))
     unit, unit_name = run_data.time_unit(point["seconds"] for point in learning)
     learning = [{**point, "spent": round(point["seconds"] / unit, 4)} for point in learning]
-    yield _chart("time-to-accuracy", f"Time to {metric}", _TIME, _time_to, learning, looks, metric, unit_name)
-    yield _chart("learning-curves", "Learning curves", _LEARNING, _learning, learning, looks, metric)
+    yield _chart("time-to-accuracy", f"Time to {metric}", _TIME, _time_to, learning, looks, axis, unit_name)
+    yield _chart("learning-curves", "Learning curves", _LEARNING, _learning, learning, looks, axis)
     full = run_data.full_epoch(rows)
     learned = [] if full is None else run_data.curves(rows, looks, run_data.learned_percent, full)
     if learned:  # records of earlier versions lack it
@@ -159,10 +160,10 @@ def _all(rows: Sequence[Row], looks: dict[str, Series]) -> Iterator[Chart]:
     yield _chart("cost", "Where the time goes", _COST, _cost, run_data.cost_parts(rows, looks), looks)
     yield _chart("usage", "How often samples are used", _USAGE, _usage, run_data.usage_shares(rows, looks), looks)
     for place, name in enumerate(run_data.diagnostic_names(rows), start=1):
-        found = run_data.curves(rows, looks, run_data.diagnostic(name))
+        curve = run_data.curves(rows, looks, run_data.diagnostic(name))
         title, text = words_for(name)
         file_name = f"diagnostic-{place}-" + re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
-        yield _chart(file_name, title, text, _diagnostic, found, looks, title[:1].lower() + title[1:])
+        yield _chart(file_name, title, text, _diagnostic, curve, looks, title[:1].lower() + title[1:])
 
 
 _FINAL = "After the last epoch, mean and standard deviation over seeds; the dashed line is full data."
@@ -196,9 +197,9 @@ def _final(points: run_data.Numbers, looks: dict[str, Series], metric: str) -> A
     alt = altair()
     by_method, pick, opacity = colour(points, looks)
     x = alt.X("x:Q", title="samples really left out (%)", scale=alt.Scale(nice=False, padding=15))
-    y = alt.Y("y:Q", title=f"{metric} (%)", scale=alt.Scale(zero=False, padding=12))
-    tooltip = [tip("label:N", "method"), tip("y:Q", f"{metric} (%)", ".2f"), tip("x:Q", "left out (%)", ".1f")]
-    tooltip += [tip("asked:N", "asked for"), tip("deviation:Q", "deviation", ".2f"), tip("seeds:Q", "seeds")]
+    y = alt.Y("y:Q", title=metric, scale=alt.Scale(zero=False, padding=12))
+    tooltip = [tip("label:N", "method"), tip("y:Q", metric, ".4~g"), tip("x:Q", "left out (%)", ".1f")]
+    tooltip += [tip("asked:N", "asked for"), tip("deviation:Q", "deviation", ".2~g"), tip("seeds:Q", "seeds")]
     methods = list(dict.fromkeys(point["method"] for point in points))
     reference = alt.Chart(alt.Data(values=[point for point in points if point["policy"] == "full"][:1]))
     layers = [reference.mark_rule(strokeDash=[5, 4], color="#808080").encode(y=y)]
@@ -216,12 +217,12 @@ def _final(points: run_data.Numbers, looks: dict[str, Series], metric: str) -> A
 def _time_to(points: run_data.Numbers, looks: dict[str, Series], metric: str, unit: str) -> Any:
     alt = altair()
     x = alt.X("spent:Q", title=f"training time so far ({unit})", scale=alt.Scale(nice=False))
-    line, dots, _ = _curves(points, looks, x, alt.Y("y:Q", title=f"{metric} (%)", scale=_from_first_quarter(points)))
+    line, dots, _ = _curves(points, looks, x, alt.Y("y:Q", title=metric, scale=_from_first_quarter(points)))
     return alt.layer(line, dots, height=_HEIGHT)
 
 
 def _learning(points: run_data.Numbers, looks: dict[str, Series], metric: str) -> Any:
-    return _over_epochs(points, looks, f"{metric} (%)", _from_first_quarter(points))
+    return _over_epochs(points, looks, metric, _from_first_quarter(points))
 
 
 def _learned(points: run_data.Numbers, looks: dict[str, Series]) -> Any:
