@@ -33,11 +33,18 @@ Values = Mapping[Hashable, float]
 """Final metrics of one setting, by seed."""
 
 
+_Array = np.ndarray[Any, np.dtype[np.float64]]
+
+
 _NODES = 64
 
 
 _FEWEST_DEGREES = 4
-"""With fewer degrees of freedom left, blocking by seed widens intervals more than equal seeds narrow them."""
+"""With fewer degrees of freedom left, blocking by seed costs more than it gains, unless seeds matter much."""
+
+
+_CLEAR = 0.01
+"""Level of the test of whether seeds matter, with so few degrees of freedom."""
 
 
 _LARGER_SPREAD = 0.01
@@ -128,8 +135,8 @@ def pooled_spread(
     more than those of the others by more than chance: by an F test of its variance against theirs, the level of 1 %
     divided by the number of settings. It is left out of the pool, and its own variance is used for it.
 
-    Effects of the seeds are removed (a fit of settings and seeds, added up) unless fewer than four degrees of freedom
-    would be left.
+    Effects of the seeds are removed (a fit of settings and seeds, added up). If fewer than four degrees of freedom
+    would be left, they are removed only if they are larger than chance, by an F test at 1 %.
 
     Args:
         settings: Final metrics by setting and seed.
@@ -169,8 +176,6 @@ def _collapsed(
 
 def _spreading(pool: Mapping[Hashable, Values], step: float | None) -> dict[Hashable, float]:
     """Return the settings that spread more than the others, and by which factor; the largest is found first."""
-    from scipy import special
-
     squares = {
         name: (statistics.variance(values.values()) * (len(values) - 1), len(values) - 1)
         for name, values in pool.items()
@@ -179,13 +184,14 @@ def _spreading(pool: Mapping[Hashable, Values], step: float | None) -> dict[Hash
     found: dict[Hashable, float] = {}
     least = 0.0 if step is None else step**2 / 12  # the variance of rounding to whole test samples
     while len(squares) > 2:
-        total, degrees = (sum(entry[place] for entry in squares.values()) for place in (0, 1))
+        total, degrees = sum(own for own, _ in squares.values()), sum(own for _, own in squares.values())
         chances = {}
         for name, (own, own_degrees) in squares.items():
-            others = max((total - own) / (degrees - own_degrees), least)
+            rest = degrees - own_degrees
+            others = max(total - own, least * rest)
             if others > 0:
-                ratio = own / own_degrees / others
-                chances[name] = float(special.fdtrc(own_degrees, degrees - own_degrees, ratio)), math.sqrt(ratio)
+                factor = math.sqrt(own / own_degrees * rest / others)
+                chances[name] = _chance(own, own_degrees, others, rest), factor
         name = min(chances, key=lambda name: chances[name][0], default=None)
         if name is None or chances[name][0] >= _LARGER_SPREAD / len(squares):
             break
@@ -200,25 +206,32 @@ def _variance(pool: Mapping[Hashable, Values]) -> tuple[float | None, float, boo
     if not runs:
         return None, 0.0, False
     metrics = np.array([value for _, _, value in runs])
-    metrics -= metrics.mean()
-    for blocked in (True, False):
-        columns = [_indicators([name for name, _, _ in runs])]
-        if blocked:
-            columns.append(_indicators([seed for _, seed, _ in runs]))
-        design = np.concatenate(columns, axis=1)
-        fit, _, rank, _ = np.linalg.lstsq(design, metrics, rcond=None)
-        degrees = len(runs) - int(rank)
-        if degrees >= (_FEWEST_DEGREES if blocked else 1):
-            rest = metrics - design @ fit
-            return _without_rounding(float(rest @ rest) / degrees), float(degrees), blocked
-    return None, 0.0, False
+    settings, seeds = (_indicators([run[place] for run in runs]) for place in (0, 1))
+    plain, degrees = _rest(metrics, settings)
+    blocked, left = _rest(metrics, np.concatenate([settings, seeds], axis=1))
+    if left >= _FEWEST_DEGREES or (left > 0 and _chance(plain - blocked, degrees - left, blocked, left) < _CLEAR):
+        return blocked / left, float(left), True
+    return (plain / degrees, float(degrees), False) if degrees > 0 else (None, 0.0, False)
 
 
-def _without_rounding(variance: float) -> float:
-    return variance if variance > 1e-18 else 0.0  # of sums of floating-point numbers
+def _rest(metrics: _Array, design: _Array) -> tuple[float, int]:
+    """Return the sum of squares that a linear fit leaves, and its degrees of freedom."""
+    fit, _, rank, _ = np.linalg.lstsq(design, metrics - metrics.mean(), rcond=None)
+    rest = metrics - metrics.mean() - design @ fit
+    squares = float(rest @ rest)
+    return (squares if squares > 1e-15 * len(metrics) else 0.0), len(metrics) - int(rank)  # 0 but for rounding
 
 
-def _indicators(names: Sequence[Hashable]) -> np.ndarray[Any, np.dtype[np.float64]]:
+def _chance(squares: float, degrees: int, others: float, other_degrees: int) -> float:
+    """Return the probability of such a ratio of two sums of squares or a larger one, if their variances are equal."""
+    from scipy import special
+
+    if degrees == 0 or squares <= 0:
+        return 1.0
+    return float(special.fdtrc(degrees, other_degrees, squares / degrees / (others / other_degrees))) if others else 0.0
+
+
+def _indicators(names: Sequence[Hashable]) -> _Array:
     order = {name: place for place, name in enumerate(dict.fromkeys(names))}
     return np.eye(len(order))[[order[name] for name in names]]
 
