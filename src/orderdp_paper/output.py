@@ -9,9 +9,10 @@ from orderdp._files import write_text
 from orderdp.errors import ConfigError
 from orderdp.report.charts import save
 from orderdp.report.tables import show
-from orderdp_paper import Scale, Suite, Table, theory_figures, toy
+from orderdp_paper import theory
 from orderdp_paper.charts import draw
-from orderdp_paper.suite import BROUGHT, PartResults, Trial
+from orderdp_paper.suite import BROUGHT, PartResults, Scale, Suite, Table, Trial
+from orderdp_paper.suites import SUITES
 
 __all__ = ["describe", "list_suites", "markdown", "needs", "show_suite", "show_trials", "table_lines"]
 
@@ -28,16 +29,14 @@ _SMOKE = "under 15 s"  # on two CPU cores; the tests run all suites at this scal
 
 def list_suites(say: Callable[[str], None]) -> None:
     """Print all suites."""
-    from orderdp_paper import SUITES
-
     rows = [
         (suite.id, suite.shows, _briefly(suite.scales["cpu"]), _briefly(suite.scales["paper"]))
         for suite in SUITES.values()
     ]
     header = ("id", "what it shows", "--scale cpu", "--scale paper")
     show("orderdp reproduce ID --scale S", header, rows, names=True)
-    theory = [(name, text) for name, (text, _) in theory_figures.FIGURES.items()]
-    show("without runs, in seconds", ("id", "what it shows"), [*theory, ("table-toy", toy.DESCRIPTION)], names=True)
+    figures = [(name, text) for name, (text, _) in theory.FIGURES.items()]
+    show("without runs, in seconds", ("id", "what it shows"), [*figures, ("table-toy", theory.TOY)], names=True)
     say(f"smoke: {_SMOKE} each, on digits. cpu: on two cores. paper: on one L40 card.")
     say("Times are estimates, from that of a run with all data. `orderdp reproduce ID --list` says more about one.")
 

@@ -12,24 +12,24 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from orderdp._validation import checked_name, is_count
 from orderdp.errors import ConfigError, DatasetError, RecordError
-from orderdp.experiments.config import Settings
-from orderdp.experiments.proxy_plan import is_recorded
+from orderdp.experiments.config import RunOptions, Settings
 from orderdp.experiments.records import Run, read_runs
-from orderdp.experiments.runner import RunOptions
-from orderdp.experiments.selected_once import is_static
+from orderdp.experiments.runner import Runner
+from orderdp.experiments.static import is_recorded, is_static
 from orderdp.experiments.statistics import Row, compare
-from orderdp_paper.printed import Printed
 
 if TYPE_CHECKING:
-    from orderdp.experiments.diagnosing import Closeness
+    from orderdp.experiments.config import Closeness
 
 __all__ = [
     "BROUGHT",
     "SCALES",
     "Method",
+    "Number",
     "Part",
     "PartResults",
     "Planned",
+    "Printed",
     "Result",
     "Scale",
     "Suite",
@@ -38,10 +38,60 @@ __all__ = [
     "fewer_seeds",
     "measure",
     "prepare",
+    "read_grid",
     "read_part",
     "really_saved",
     "try_out",
 ]
+
+
+class Number(NamedTuple):
+    """A printed number, and the deviation printed with it."""
+
+    value: float
+    deviation: float | None = None
+
+
+Cells = Mapping[str, Mapping[str, Mapping[str, Number]]]
+
+
+@dataclass(frozen=True)
+class Printed:
+    """A table or figure of the paper.
+
+    Attributes:
+        source: Name of the table or figure.
+        setting: Conditions of the measurement.
+        values: Numbers by group, row and column; empty for figures printed without numbers.
+        claim: Claim of the text about it.
+    """
+
+    source: str
+    setting: str
+    values: Cells = field(default_factory=dict)
+    claim: str = ""
+
+    def number(self, group: str, row: str, column: str) -> Number | None:
+        """Return the number printed there, or None."""
+        return self.values.get(group, {}).get(row, {}).get(column)
+
+
+def read_grid(groups: Sequence[str], columns: Sequence[str], text: str) -> Cells:
+    """Parse a printed table into numbers by group, row and column.
+
+    >>> read_grid(["A", "B"], ["30", "50"], "Some Method  94.6 93.3±0.1  73.8 -")["A"]["Some Method"]["50"]
+    Number(value=93.3, deviation=0.1)
+    """
+    values: dict[str, dict[str, dict[str, Number]]] = {group: {} for group in groups}
+    places = [(group, column) for group in groups for column in columns]
+    for line in text.strip().splitlines():
+        name, _, rest = line.strip().partition("  ")
+        for (group, column), cell in zip(places, rest.split(), strict=True):
+            row = values[group].setdefault(name, {})
+            if cell != "-":
+                value, _, deviation = cell.partition("±")
+                row[column] = Number(float(value), float(deviation) if deviation else None)
+    return values
 
 
 SCALES = ("smoke", "cpu", "paper")
@@ -366,7 +416,7 @@ class _EnoughError(Exception):
     """The requested number of steps is done."""
 
 
-def try_out(parts: Sequence[Part], place: RunOptions, steps: int) -> Iterator[Trial]:
+def try_out(parts: Sequence[Part], options: RunOptions, steps: int) -> Iterator[Trial]:
     """Train every method of every part for a few steps, in a folder that is then removed.
 
     Static methods that need a proxy are left out, because training the proxy takes longer than a few steps. Nothing is
@@ -374,13 +424,13 @@ def try_out(parts: Sequence[Part], place: RunOptions, steps: int) -> Iterator[Tr
 
     Args:
         parts: Parts to try.
-        place: Run options; their data folder and device are used.
+        options: Run options; their data folder and device are used.
         steps: Number of steps per method.
     """
     if not is_count(steps):
         raise ConfigError(f"the number of steps must be at least 1, got {steps}.")
     with tempfile.TemporaryDirectory(prefix="orderdp-trial-") as folder:
-        runner = place._replace(out=Path(folder)).runner()
+        runner = Runner(replace(options, out=Path(folder)))
         for part in parts:
             for planned in _one_of_each(part):
                 clock, reason = _Clock(steps), None

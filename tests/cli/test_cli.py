@@ -13,6 +13,7 @@ import pytest
 
 from orderdp import __version__
 from orderdp.cli import main
+from orderdp.errors import ConfigError
 from orderdp.policies.registry import NAMES, card
 from orderdp.report import tables
 from orderdp.theory import plan
@@ -194,3 +195,48 @@ def test_a_reader_that_has_read_enough_is_no_error() -> None:
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=180, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "# InfoBatch\n"
+
+
+def test_run_options_are_built_once_from_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every option that says how to run, and not what, arrives in one value that cannot be changed."""
+    from orderdp.cli import _parser
+    from orderdp.cli._common import run_options
+    from orderdp.experiments.config import RunOptions
+
+    monkeypatch.setattr("sys.argv", ["orderdp", "compare", "--out", "x"])
+    line = "--out x --data-dir d --device cpu --threads 2 --checkpoint-seconds 5 --jobs 3 --also-test a,b?c=1 --quiet"
+    built = run_options(_parser().parse_args(["compare", *line.split(), "--tensorboard", "--diagnose"]))
+    assert built == RunOptions(
+        Path("x"),
+        data_dir=Path("d"),
+        device="cpu",
+        threads=2,
+        jobs=3,
+        checkpoint_seconds=5.0,
+        command="orderdp compare --out x",
+        tests=("a", "b?c=1"),
+        tensorboard=True,
+        diagnose=True,
+        quiet=True,
+    )
+    with pytest.raises(AttributeError):
+        built.jobs = 1
+    assert run_options(_parser().parse_args(["train", "--out", "x", "--resume", "--diagnose", "steps"])) == RunOptions(
+        Path("x"), resume=True, diagnose="steps", command="orderdp compare --out x"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"jobs": 0}, "--jobs must be at least 1, got 0"),
+        ({"threads": 0}, "--threads must be at least 1, got 0"),
+        ({"checkpoint_seconds": float("nan")}, "--checkpoint-seconds must be a number, at least 0, got nan"),
+        ({"diagnose": "cosine"}, "diagnose must be False, True or \"steps\", got 'cosine'"),
+    ],
+)
+def test_run_options_out_of_range(changes: dict, message: str) -> None:
+    from orderdp.experiments.config import RunOptions
+
+    with pytest.raises(ConfigError, match=message):
+        RunOptions(Path("x"), **changes)

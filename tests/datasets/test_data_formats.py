@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from orderdp.datasets import ImageData, load
 from orderdp.datasets.formats import read_idx, unpickled
-from orderdp.datasets.image_folders import classes_in, is_image_folder
+from orderdp.datasets.images import classes_in, is_image_folder
 from orderdp.errors import ConfigError, DatasetError
 from tests import data_support as made
 

@@ -20,18 +20,15 @@ import pytest
 
 from orderdp._locks import try_lock
 from orderdp.cli import main
+from orderdp.cli._common import show_progress
 from orderdp.errors import ConfigError, DatasetError, StateError
 from orderdp.experiments import runner as comparing
-from orderdp.experiments._imports import import_object
-from orderdp.experiments.config import MethodSpec, Settings, grid, parse_method
-from orderdp.experiments.progress import show_progress
-from orderdp.experiments.records import Run, read_run, read_runs
+from orderdp.experiments.config import MethodSpec, RunOptions, Settings, grid, import_object, parse_method
+from orderdp.experiments.records import Run, RunRecords, read_run, read_runs
 from orderdp.experiments.runner import (
     Runner,
-    RunOptions,
     compare_all,
     find_lossless,
-    finished,
     possible_ratios,
     remember_settings,
 )
@@ -87,10 +84,10 @@ def test_a_contender_with_both_dials_has_its_own_ratio_and_is_run_once() -> None
 def test_what_is_finished_is_not_run_again_and_one_at_a_time_is_like_two(tmp_path: Path) -> None:
     runs = grid(BASE, [MethodSpec("orderdp", {})], [0.5], [0])
     alone = dict(_labelled(compare_all(runs, RunOptions(tmp_path / "one", threads=1))))
-    together = dict(_labelled(compare_all(runs, RunOptions(tmp_path / "two", threads=1), jobs=2)))
+    together = dict(_labelled(compare_all(runs, RunOptions(tmp_path / "two", threads=1, jobs=2))))
     assert alone == together
     assert list(compare_all(runs, RunOptions(tmp_path / "one"))) == []
-    assert all(finished(tmp_path / "one", run) is not None for run in runs)
+    assert all(RunRecords(tmp_path / "one").finished(run.run_id) is not None for run in runs)
 
 
 def _labelled(results) -> list[tuple[str, tuple]]:
@@ -221,7 +218,7 @@ def test_a_process_that_is_killed_while_it_trains_is_said_in_a_sentence(
 ) -> None:
     monkeypatch.setattr(comparing, "_run_here", _die)
     with pytest.raises(StateError, match="ended from outside, perhaps because memory was short"):
-        list(compare_all([BASE], RunOptions(tmp_path, device="cpu", threads=1), jobs=2))
+        list(compare_all([BASE], RunOptions(tmp_path, device="cpu", threads=1, jobs=2)))
 
 
 def _die(settings: Settings, place: RunOptions) -> None:
@@ -229,9 +226,9 @@ def _die(settings: Settings, place: RunOptions) -> None:
 
 
 def test_two_processes_do_not_train_the_same_run(tmp_path: Path) -> None:
-    runner = Runner(tmp_path, device="cpu")
-    runner.folder(BASE).mkdir(parents=True)
-    with try_lock(runner.folder(BASE)), pytest.raises(StateError, match="another process is training in"):
+    runner = Runner(RunOptions(tmp_path, device="cpu"))
+    runner.options.folder(BASE).mkdir(parents=True)
+    with try_lock(runner.options.folder(BASE)), pytest.raises(StateError, match="another process is training in"):
         runner.run(BASE)
     assert runner.run(BASE)["status"] == "done"
 
@@ -557,14 +554,14 @@ def test_a_file_is_held_to_what_the_command_line_is(
 def test_a_metric_that_is_none_of_each_sample_is_refused(tmp_path: Path, body: str, complaint: str) -> None:
     place = _task(tmp_path, f"    def metric(self, model, batch):\n        {body}\n")
     with pytest.raises(ConfigError, match=complaint):
-        Runner(tmp_path / "out", device="cpu").run(Settings(task=place, policy="full", epochs=1))
+        Runner(RunOptions(tmp_path / "out", device="cpu")).run(Settings(task=place, policy="full", epochs=1))
 
 
 def test_an_empty_test_set_is_no_accuracy_of_nought(tmp_path: Path) -> None:
     empty = "torch.utils.data.TensorDataset(torch.empty(0, 5), torch.empty(0))"
     place = _task(tmp_path, f"    def __init__(self):\n        super().__init__()\n        self.test_set = {empty}\n")
     with pytest.raises(DatasetError, match="the test set must have samples, got none"):
-        Runner(tmp_path / "out", device="cpu").run(Settings(task=place, policy="full", epochs=1))
+        Runner(RunOptions(tmp_path / "out", device="cpu")).run(Settings(task=place, policy="full", epochs=1))
 
 
 def test_a_metric_that_is_no_number_is_said_and_the_other_runs_go_on(
@@ -727,9 +724,9 @@ def test_a_coreset_goes_to_a_new_folder_and_its_proxy_goes_when_nobody_keeps_it(
 
 def test_a_damaged_coreset_is_named(tmp_path: Path) -> None:
     settings = Settings.from_dict({**BASE.as_dict(), "policy": "static-random", "prune_ratio": 0.5})
-    runner = Runner(tmp_path, device="cpu")
-    runner.folder(settings).mkdir(parents=True)
-    (runner.folder(settings) / "selection.npz").write_bytes(b"PK\x03\x04 and no more")
+    runner = Runner(RunOptions(tmp_path, device="cpu"))
+    runner.options.folder(settings).mkdir(parents=True)
+    (runner.options.folder(settings) / "selection.npz").write_bytes(b"PK\x03\x04 and no more")
     with pytest.raises(StateError, match=r"is damaged .* Remove it to choose again"):
         runner.run(settings)
 

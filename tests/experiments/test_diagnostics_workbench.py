@@ -17,10 +17,10 @@ from orderdp.checkpoint import load_checkpoint, save_checkpoint
 from orderdp.cli import main
 from orderdp.diagnostics import KeptSets, accuracy_correlation, stability
 from orderdp.errors import ConfigError
-from orderdp.experiments.config import Settings
+from orderdp.experiments.config import RunOptions, Settings
 from orderdp.experiments.diagnosing import checkpoints
 from orderdp.experiments.records import read_run, read_runs
-from orderdp.experiments.runner import RunOptions, compare_all
+from orderdp.experiments.runner import compare_all
 from orderdp.experiments.tasks import ImageTask
 from orderdp.testing import global_generators_untouched
 from tests.experiments.test_training_runs import BASE, CPU, DATA, StopAfter, same, training, weights
@@ -42,8 +42,7 @@ class Restless(ImageTask):
 
 
 def restless(settings: Settings, folder: Path, **options):
-    made = training(settings, folder, **options)
-    return type(made)(settings, Restless(DATA, settings, CPU), folder, device=CPU, **options)
+    return training(settings, folder, Restless, **options)
 
 
 def without_times(record: dict) -> dict:
@@ -163,13 +162,13 @@ def test_a_checkpoint_from_before_there_were_diagnostics_can_be_resumed(tmp_path
 def test_the_recorded_norm_is_what_clipping_by_infinity_would_measure(tmp_path: Path) -> None:
     run = training(replace(BASE, accumulate=2), tmp_path, diagnose=True)
     norms: list[float] = []
-    step = run._learner.optimizer.step
+    step = run._state.optimizer.step
 
     def measured(*arguments, **options):
-        norms.append(float(nn.utils.clip_grad_norm_(run._learner.model.parameters(), math.inf)))
+        norms.append(float(nn.utils.clip_grad_norm_(run._state.model.parameters(), math.inf)))
         return step(*arguments, **options)
 
-    run._learner.optimizer.step = measured
+    run._state.optimizer.step = measured
     run.run()
     assert len(norms) == 3 * 7  # of 13 batches two by two
     for number, epoch in enumerate(read_run(tmp_path).epochs):
@@ -185,7 +184,7 @@ def test_the_cosine_is_that_of_the_next_draw_and_all_data_at_the_final_weights(t
     run.run()
     task, selection = ImageTask(DATA, settings, CPU), run._pruner.preview()
     index = torch.arange(1347)
-    model = run._learner.model
+    model = run._state.model
     assert not any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
     losses = F.cross_entropy(model(task._train.train_batch(index, 3, 0)), DATA.train.labels, reduction="none")
     weight = torch.zeros(1347)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +10,9 @@ import pytest
 
 from orderdp.cli import main
 from orderdp.errors import ConfigError, DatasetError, StateError
-from orderdp.experiments.config import MethodSpec, Settings, grid
+from orderdp.experiments.config import MethodSpec, RunOptions, Settings, grid
 from orderdp.experiments.records import RunLog, read_run, read_runs, with_further_tests
-from orderdp.experiments.runner import RunOptions, check_tests, compare_all, judge_all
+from orderdp.experiments.runner import check_tests, compare_all, judge_all
 from orderdp.report.page import markdown_report, report_command, write_report
 from tests import runs as written
 
@@ -43,9 +44,9 @@ def test_test_sets_can_be_added_to_finished_runs_and_no_model_is_judged_twice(tm
     runs = grid(BASE, [MethodSpec("orderdp", {})], [0.5], [0, 1], controls=False)
     list(compare_all(runs, place))
     before = finals(tmp_path)
-    assert len(list(judge_all(runs, place, [NOISY]))) == 2
+    assert len(list(judge_all(runs, replace(place, tests=(NOISY,))))) == 2
     found = [run.tests for run in read_runs(tmp_path)]
-    assert [(judged.data, judged.settings.seed) for judged in judge_all(runs, place, [NOISY, DULL])] == [
+    assert [(judged.data, judged.settings.seed) for judged in judge_all(runs, replace(place, tests=(NOISY, DULL)))] == [
         (DULL, 0),
         (DULL, 1),
     ]
@@ -66,7 +67,7 @@ def test_the_images_are_prepared_with_the_statistics_of_the_training_data(tmp_pa
     settings = Settings(data=str(tmp_path / "mine.npz"), model="mlp", width=16, policy="full", epochs=3, batch_size=40)
     place = RunOptions(tmp_path / "out", threads=1, device="cpu")
     list(compare_all([settings], place))
-    (judged,) = judge_all([settings], place, [str(tmp_path / "theirs.npz")])
+    (judged,) = judge_all([settings], replace(place, tests=(str(tmp_path / "theirs.npz"),)))
     assert judged.metric == read_runs(tmp_path / "out")[0].final_metric
 
 
@@ -108,13 +109,13 @@ def test_a_test_set_that_does_not_fit_is_refused_before_training(
     np.savez(tmp_path / "other.npz", x_train=images, y_train=labels, x_test=images, y_test=labels)
     named = str(tmp_path / data) if data.endswith(".npz") else data
     with pytest.raises(error, match=message):
-        check_tests(BASE, RunOptions(tmp_path / "out", device="cpu"), [named])
+        check_tests(BASE, RunOptions(tmp_path / "out", device="cpu", tests=(named,)))
 
 
 def test_a_task_of_ones_own_has_its_own_test_set(tmp_path: Path) -> None:
     settings = Settings(task="examples/own_task.py:make", policy="full", epochs=1)
     with pytest.raises(ConfigError, match="--also-test needs --data"):
-        check_tests(settings, RunOptions(tmp_path, device="cpu"), [NOISY])
+        check_tests(settings, RunOptions(tmp_path, device="cpu", tests=(NOISY,)))
 
 
 def test_a_run_without_its_weights_says_so(tmp_path: Path) -> None:
@@ -122,16 +123,14 @@ def test_a_run_without_its_weights_says_so(tmp_path: Path) -> None:
     list(compare_all([BASE], place))
     (tmp_path / "runs" / BASE.run_id / "model.pt").unlink()
     with pytest.raises(StateError, match=r"the trained weights .* are not there"):
-        list(judge_all([BASE], place, [NOISY]))
+        list(judge_all([BASE], replace(place, tests=(NOISY,))))
 
 
 def test_a_failed_run_is_not_judged(tmp_path: Path) -> None:
-    from dataclasses import replace
-
     failing = replace(BASE, lr=1e30, schedule="constant")
     place = RunOptions(tmp_path, threads=1, device="cpu")
     list(compare_all([failing], place))
-    assert list(judge_all([failing], place, [NOISY])) == []
+    assert list(judge_all([failing], replace(place, tests=(NOISY,)))) == []
 
 
 # -- records and reports --------------------------------------------------------------------------------------------

@@ -9,11 +9,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from orderdp._training import SCHEDULES, IterateAverage, build_optimizer, onecycle
 from orderdp.errors import ConfigError
 from orderdp.experiments.config import Settings
-from orderdp.experiments.models import build_model
-from orderdp.experiments.optimizers import SCHEDULES, IterateAverage, build_optimizer, onecycle
-from orderdp.experiments.resnet import resnet18, resnet50
+from orderdp.experiments.models import build_model, resnet18, resnet50
 from orderdp.experiments.tasks import FolderTask, Losses, cutmix, mixed_losses, mixup
 from orderdp.testing import global_generators_untouched
 

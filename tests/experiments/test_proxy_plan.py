@@ -10,14 +10,15 @@ import pytest
 import torch
 from torch import nn
 
+from orderdp._training import TrainState
 from orderdp.cli import main
 from orderdp.datasets import load
 from orderdp.errors import ConfigError, StateError
-from orderdp.experiments import proxy_plan
-from orderdp.experiments.config import MethodSpec, Settings, grid, parse_method
-from orderdp.experiments.proxy_plan import ProxyOptions, recorded_batch
+from orderdp.experiments import static
+from orderdp.experiments.config import MethodSpec, RunOptions, Settings, grid, parse_method
 from orderdp.experiments.records import read_run, read_runs
-from orderdp.experiments.runner import Runner, RunOptions, check, check_runs
+from orderdp.experiments.runner import Runner, check, check_runs
+from orderdp.experiments.static import ProxyOptions, recorded_batch
 from orderdp.experiments.tasks import FolderTask, ImageTask
 from orderdp.plans import Plan
 from orderdp.policies.registry import NAMES, card
@@ -52,7 +53,7 @@ class Runs(Runner):
     """Runs one task, however often it is asked for."""
 
     def __init__(self, out: Path, task: Any) -> None:
-        super().__init__(out, device="cpu")
+        super().__init__(RunOptions(out, device="cpu"))
         self._own = task
 
     def task(self, settings: Settings) -> Any:
@@ -78,7 +79,7 @@ def test_a_run_trains_on_the_pictures_that_its_proxy_marked(
     batches = 1347 // recorded
     judged, seen = task.shown[: 3 * batches], task.shown[3 * batches :]
     assert len(seen) == len(judged)  # as many steps as the proxy has batches
-    plan = Plan.load(runner.folder(settings) / "plan.npz")
+    plan = Plan.load(runner.options.folder(settings) / "plan.npz")
     assert (plan.batch_size, plan.kept, plan.seed, plan.epochs) == (recorded, trained, 0, 3)
     for (epoch, index, pictures), (own_epoch, own, own_pictures) in zip(judged, seen, strict=True):
         assert epoch == own_epoch
@@ -90,7 +91,7 @@ def test_a_run_trains_on_the_pictures_that_its_proxy_marked(
     assert summary["samples"] == 3 * batches * trained
     passed = 3 * batches * recorded
     assert summary["proxy_samples"] == {"forward": passed, "backward": -(-3 * batches // 4) * recorded}
-    run = read_run(runner.folder(settings))
+    run = read_run(runner.options.folder(settings))
     assert run.seconds > summary["proxy_seconds"] > 0
     assert summary["node_hours"] * 3600 == pytest.approx(run.seconds)
     assert run.label == "proxy-plan 40%"
@@ -100,10 +101,10 @@ def test_a_run_trains_on_the_pictures_that_its_proxy_marked(
 def test_marks_are_the_largest_losses_of_a_proxy_that_does_not_learn(tmp_path: Path) -> None:
     settings = replace(BASE, lr=0.0, epochs=1)
     task = ImageTask(DATA, settings, CPU)
-    proxy_plan.plan_for(settings, task, tmp_path, CPU)
+    static.plan_for(settings, task, tmp_path, CPU)
     chosen = Plan.load(tmp_path / "plan.npz")
     proxy = task.build_proxy(0, None).train()
-    order = torch.from_numpy(proxy_plan._recorder(settings, task)._epoch.order)
+    order = torch.from_numpy(static._recorder(settings, task)._epoch.order)
     expected = []
     for batch in order[: len(order) // 107 * 107].split(107):
         pictures = task._train.train_batch(batch, 0, 0)
@@ -116,15 +117,16 @@ def test_marks_are_the_largest_losses_of_a_proxy_that_does_not_learn(tmp_path: P
 def test_the_proxy_learns_from_every_so_manyth_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     steps: list[float] = []
 
-    class Counted(proxy_plan.TrainState):
-        def step(self, done: float, scale: float) -> None:
-            steps.append(round(done, 6))
-            super().step(done, scale)
+    real = TrainState.step
 
-    monkeypatch.setattr(proxy_plan, "TrainState", Counted)
+    def counted(state: TrainState, done: float, scale: float) -> None:
+        steps.append(round(done, 6))
+        real(state, done, scale)
+
+    monkeypatch.setattr(TrainState, "step", counted)
     settings = replace(BASE, epochs=1, policy_parameters={"backward_every": 5, "proxy_width": 3})
     task = Noted(settings)
-    proxy_plan.plan_for(settings, task, tmp_path, CPU)
+    static.plan_for(settings, task, tmp_path, CPU)
     assert steps == [round(step / 11, 6) for step in (0, 5, 10)]
     assert task.widths == [3]
 
@@ -141,29 +143,29 @@ class StopAfter:
 
 @pytest.mark.parametrize("stop", [20, 36 + 17], ids=["while it is recorded", "while it is replayed"])
 def test_an_interrupted_run_ends_with_the_weights_of_an_undisturbed_one(tmp_path: Path, stop: int) -> None:
-    straight = Runner(tmp_path / "straight", device="cpu")
+    straight = Runner(RunOptions(tmp_path / "straight", device="cpu"))
     first = straight.run(BASE)
-    cut = Runner(tmp_path / "cut", device="cpu")
+    cut = Runner(RunOptions(tmp_path / "cut", device="cpu"))
     with pytest.raises(KeyboardInterrupt):
         cut.run(BASE, StopAfter(stop))
-    assert (cut.folder(BASE) / "plan.npz").exists() == (stop > 36)
+    assert (cut.options.folder(BASE) / "plan.npz").exists() == (stop > 36)
     second = cut.run(BASE)
-    before, after = weights(straight.folder(BASE)), weights(cut.folder(BASE))
+    before, after = weights(straight.options.folder(BASE)), weights(cut.options.folder(BASE))
     assert all(torch.equal(before[name], after[name]) for name in before)
     assert first["metric"] == second["metric"]
     assert first["proxy_samples"] == second["proxy_samples"]
 
 
 def test_a_damaged_plan_is_named(tmp_path: Path) -> None:
-    runner = Runner(tmp_path, device="cpu")
-    runner.folder(BASE).mkdir(parents=True)
-    (runner.folder(BASE) / "plan.npz").write_bytes(b"PK\x03\x04 and no more")
+    runner = Runner(RunOptions(tmp_path, device="cpu"))
+    runner.options.folder(BASE).mkdir(parents=True)
+    (runner.options.folder(BASE) / "plan.npz").write_bytes(b"PK\x03\x04 and no more")
     with pytest.raises(StateError, match=r"is no plan that can be read .* Record it again. Remove the file to do so"):
         runner.run(BASE)
 
 
 def test_a_proxy_that_diverges_fails_its_run_and_no_other(tmp_path: Path) -> None:
-    summary = Runner(tmp_path, device="cpu").run(replace(BASE, lr=1e30, schedule="constant"))
+    summary = Runner(RunOptions(tmp_path, device="cpu")).run(replace(BASE, lr=1e30, schedule="constant"))
     assert summary["status"] == "failed"
     assert "the proxy has diverged" in summary["reason"]
 
@@ -228,7 +230,7 @@ def test_what_the_data_have_against_it_is_said_before_anything_is_trained(tmp_pa
         check_runs([replace(BASE, batch_size=1500)], RunOptions(tmp_path, device="cpu"))
     folder = FolderTask.__new__(FolderTask)
     with pytest.raises(ConfigError, match="with --no-augment there"):
-        proxy_plan.check_task(BASE, folder)
+        static.check_task(BASE, folder)
 
 
 def test_the_batch_of_the_proxy_makes_the_batch_of_the_run() -> None:

@@ -19,9 +19,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orderdp.cli import main
 from orderdp.errors import OrderDPError, RecordError
-from orderdp.experiments import records
-from orderdp.experiments.records import RunLog, pack_runs, read_run, read_runs, unpack_runs
+from orderdp.experiments import records, runner, trainer
+from orderdp.experiments.records import Run, RunLog, RunRecords, pack_runs, read_run, read_runs, unpack_runs
 from tests.runs import EPOCH, SUMMARY, full, run, start, write
 
 
@@ -283,6 +284,82 @@ def test_packed_records_are_the_same_runs_and_come_back_to_folders(tmp_path: Pat
     assert read_runs(tmp_path / "again") == read_runs(tmp_path)
     assert pack_runs(tmp_path / "again", tmp_path / "second.jsonl") == 3
     assert (tmp_path / "second.jsonl").read_bytes() == file.read_bytes()
-    file.write_text(file.read_text() + '{"schema": 1, "kind": "epoch"}\n')
     with pytest.raises(RecordError, match="does not say of which run it is"):
-        read_runs(file)
+        read_runs(_with_a_nameless_record(file))
+
+
+def test_report_takes_packed_records(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path, [run(91.0, 1), run(92.0, 0), full(93.0, 0)])
+    pack_runs(tmp_path, tmp_path / "study.jsonl")
+    outputs = []
+    for source in (tmp_path, tmp_path / "study.jsonl"):
+        assert main(["report", str(source), "--markdown"]) == 0
+        outputs.append(capsys.readouterr().out)
+    assert outputs[0] == outputs[1]
+    assert "Full data" in outputs[0]
+    assert main(["report", str(tmp_path / "study.jsonl")]) == 0
+    assert str(tmp_path / "study.html") in capsys.readouterr().out
+    assert "<html" in (tmp_path / "study.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("notes.txt", "", "must be a folder of runs or a file of packed records that ends in .jsonl"),
+        ("records.jsonl", "", "holds the records of one run. Give the folder of its comparison"),
+        ("study.jsonl", "", "holds no records: it is empty"),
+        ("study.jsonl", "no JSON\n", "line 1: the record is damaged: it is no JSON"),
+        ("study.jsonl", '{"schema": 1, "kind": "epoch"}\n', "it does not say of which run it is"),
+    ],
+)
+def test_report_says_what_is_wrong_with_other_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, text: str, message: str
+) -> None:
+    (tmp_path / name).write_text(text)
+    assert main(["report", str(tmp_path / name)]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_run_is_read_once_until_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, [run(91.0, 1), full(93.0, 0)])
+    read = _counted(monkeypatch)
+    known = RunRecords(tmp_path)
+    first, second = known.all()
+    assert known.get(first.id) is first
+    assert known.finished(second.id) is second
+    assert known.get("another") is None
+    assert sorted(read) == sorted([first.id, second.id])
+    RunLog(tmp_path / "runs" / first.id).test(data="other", metric=50.0, samples=10)
+    assert known.get(first.id).tests == {}
+    known.changed(first.id)
+    assert known.get(first.id).tests == {"other": 50.0}
+    assert len(read) == 3
+
+
+def test_compare_reads_finished_runs_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The runner, the table and the page work on one reading of the records."""
+    line = ["compare", "--data", "digits", "--model", "mlp", "--epochs", "1", "--seeds", "0", "--prune-ratios", "0.5"]
+    line += ["--policies", "full,orderdp", "--no-controls", "--quiet", "--device", "cpu", "--out", str(tmp_path)]
+    assert main(line) == 0
+    read = _counted(monkeypatch)
+    assert main(line) == 0
+    assert len(read) == len(set(read)) == 2
+
+
+def _counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the runs that are read from now on."""
+    read, real = [], records.read_run
+
+    def counted(path: Path) -> Run:
+        found = real(path)
+        read.append(found.id)
+        return found
+
+    for module in (records, runner, trainer):
+        monkeypatch.setattr(module, "read_run", counted)
+    return read
+
+
+def _with_a_nameless_record(file: Path) -> Path:
+    file.write_text(file.read_text() + '{"schema": 1, "kind": "epoch"}\n')
+    return file

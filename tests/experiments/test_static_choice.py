@@ -13,8 +13,8 @@ import torch
 
 from orderdp._locks import in_turn
 from orderdp.coresets import run
-from orderdp.experiments import selected_once as static
-from orderdp.experiments.config import Settings
+from orderdp.experiments import static
+from orderdp.experiments.config import RunOptions, Settings
 from orderdp.experiments.runner import Runner
 
 CPU = torch.device("cpu")
@@ -26,7 +26,7 @@ BASE = Settings(
 def test_runs_at_the_same_time_train_their_proxy_once_and_know_what_it_took(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    task, inside, most = Runner(tmp_path, device="cpu").task(BASE), 0, 0
+    task, inside, most = Runner(RunOptions(tmp_path, device="cpu")).task(BASE), 0, 0
     chosen: dict[str, static.StaticChoice] = {}
 
     def slowly(*arguments: Any, **options: Any) -> Any:
@@ -57,7 +57,7 @@ def test_runs_at_the_same_time_train_their_proxy_once_and_know_what_it_took(
 
 def test_who_needs_no_proxy_waits_for_none(tmp_path: Path) -> None:
     settings = replace(BASE, policy="static-random")
-    task, proxies = Runner(tmp_path, device="cpu").task(settings), tmp_path / "proxies"
+    task, proxies = Runner(RunOptions(tmp_path, device="cpu")).task(settings), tmp_path / "proxies"
     static.choose(settings, task, tmp_path, proxies, CPU)
     (tmp_path / "again").mkdir()
     (shared,) = proxies.iterdir()

@@ -15,12 +15,11 @@ import torch
 
 from orderdp.datasets import load
 from orderdp.errors import ConfigError, StateError
-from orderdp.experiments.config import PRESETS, Settings, preset_values, read_config
+from orderdp.experiments.config import PRESETS, RunOptions, Settings, preset_values, read_config
 from orderdp.experiments.records import read_run
 from orderdp.experiments.runner import Runner
 from orderdp.experiments.tasks import ImageTask, cutmix
-from orderdp.experiments.timing import Stopwatch, uninterrupted
-from orderdp.experiments.trainer import Training
+from orderdp.experiments.trainer import Stopwatch, Training, uninterrupted
 from orderdp.testing import global_generators_untouched
 
 BASE = Settings(
@@ -30,8 +29,9 @@ DATA = load("digits")
 CPU = torch.device("cpu")
 
 
-def training(settings: Settings, folder: Path, **options) -> Training:
-    return Training(settings, ImageTask(DATA, settings, CPU), folder, device=CPU, **options)
+def training(settings: Settings, folder: Path, task: type = ImageTask, watch=None, **options) -> Training:
+    own = {} if watch is None else {"watch": watch}
+    return Training(settings, task(DATA, settings, CPU), folder, RunOptions(folder, **options), device=CPU, **own)
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -78,7 +78,7 @@ def test_a_run_leaves_records_that_add_up(tmp_path: Path) -> None:
 
 def test_time_that_nothing_claims_is_overhead_of_the_epoch_it_was_spent_in(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    monkeypatch.setattr("orderdp.experiments.timing.time.perf_counter", lambda: now)
+    monkeypatch.setattr("orderdp.experiments.trainer.time.perf_counter", lambda: now)
     clock = Stopwatch()
     told = []
     for wait in (1.0, 10.0):
@@ -174,7 +174,7 @@ def test_ctrl_c_in_mid_step_does_not_leave_half_of_it(tmp_path: Path, batch: int
     training(settings, tmp_path / "straight").run()
     task = Pressing(settings, batch, times)
     with pytest.raises(KeyboardInterrupt):
-        Training(settings, task, tmp_path / "cut", device=CPU, checkpoint_seconds=0.0).run()
+        Training(settings, task, tmp_path / "cut", RunOptions(tmp_path, checkpoint_seconds=0.0), device=CPU).run()
     summary = training(settings, tmp_path / "cut").run()
     assert summary["samples"] == 3 * 808
     assert same(weights(tmp_path / "cut"), weights(tmp_path / "straight"))
@@ -275,7 +275,7 @@ def test_a_run_that_diverges_is_marked_failed(tmp_path: Path) -> None:
 
 def test_a_batch_of_one_sample_fails_a_run_of_batch_normalisation_and_says_why(tmp_path: Path) -> None:
     settings = replace(BASE, data="digits?train=129&test=50", model="cnn", width=4, policy="full", prune_ratio=None)
-    summary = Runner(tmp_path, device="cpu").run(settings)
+    summary = Runner(RunOptions(tmp_path, device="cpu")).run(settings)
     assert summary["status"] == "failed"
     assert "the last batch of epoch 1 is a single sample" in summary["reason"]
 

@@ -34,10 +34,17 @@ from datasets import Dataset
 from orderdp import OrderDP, Pruner, policies
 from orderdp.errors import ConfigError, DatasetError, FeedbackError, StateError
 from orderdp.integrations import huggingface
-from orderdp.integrations.huggingface import INDEX, STATE_FILE, IndexKeeper, PruningMixin, PruningTrainer
-from orderdp.integrations.huggingface_checks import check_trainer
-from orderdp.integrations.huggingface_losses import label_losses, output_losses
-from orderdp.integrations.huggingface_own_loss import OwnLoss
+from orderdp.integrations.huggingface import (
+    INDEX,
+    STATE_FILE,
+    IndexKeeper,
+    OwnLoss,
+    PruningMixin,
+    PruningTrainer,
+    check_trainer,
+    label_losses,
+    output_losses,
+)
 from orderdp.policies.schedules import Scheduled, WarmUp
 from orderdp.samplers import BatchIterator
 from tests import huggingface_work as work

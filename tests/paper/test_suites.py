@@ -10,14 +10,14 @@ import pytest
 
 from orderdp.cli import main
 from orderdp.errors import ConfigError, DatasetError
-from orderdp.experiments.config import Settings
+from orderdp.experiments.config import RunOptions, Settings
 from orderdp.experiments.models import MODELS
-from orderdp.experiments.runner import RunOptions, check
-from orderdp.experiments.selected_once import is_static
+from orderdp.experiments.runner import check
+from orderdp.experiments.static import is_static
 from orderdp_paper import SCALES, SUITES
 from orderdp_paper.output import show_trials
-from orderdp_paper.recipes import FULL, RANDOM, smoke
 from orderdp_paper.suite import Part, prepare, try_out
+from orderdp_paper.suites import METHODS, recipe
 
 IDS = [
     "table-static",
@@ -348,10 +348,10 @@ def test_the_full_recipe_starts(
 
 
 def test_first_steps_that_fail_are_not_said_to_have_gone_well(tmp_path: Path) -> None:
-    base = smoke(
-        data="digits?train=129&test=50", model="cnn", width=4, batch_size=128
+    base = recipe(
+        "smoke", data="digits?train=129&test=50", model="cnn", width=4, batch_size=128
     )  # the second batch is one sample
-    parts = [Part("any", base, (FULL, RANDOM), (0.5,), (0,), 1.0)]
+    parts = [Part("any", base, (METHODS["full"], METHODS["random"]), (0.5,), (0,), 1.0)]
     said: list[str] = []
     show_trials(SUITES["table-dynamic"], try_out(parts, RunOptions(tmp_path, device="cpu"), 3), said.append)
     assert "Full data: 1 step, then it failed: the last batch of epoch 1 is a single sample" in said[0]

@@ -15,13 +15,13 @@ from orderdp_paper import SUITES, Method, Part, Suite
 from orderdp_paper import charts as suite_charts
 from orderdp_paper.charts import draw
 from orderdp_paper.output import markdown
-from orderdp_paper.printed import Number
-from orderdp_paper.recipes import FULL, INFOBATCH, ORDERDP, RANDOM
-from orderdp_paper.stage_tables import FIFTHS, QUARTERS, StagePoint, over_stages
-from orderdp_paper.suite import PartResults, Planned, measure, read_part
-from orderdp_paper.tables import NOTHING
+from orderdp_paper.suite import Number, PartResults, Planned, measure, read_part
+from orderdp_paper.suites import METHODS
+from orderdp_paper.tables import FIFTHS, NOTHING, QUARTERS, StagePoint, over_stages
 
 BASE = {"data": "digits", "model": "mlp", "epochs": 10}
+
+FULL, INFOBATCH, ORDERDP, RANDOM = (METHODS[name] for name in ("full", "infobatch", "orderdp", "random"))
 
 
 def part(*methods: Method, ratios: tuple[float, ...] = (0.5,), seeds: int = 1, beside: str = "", **base: Any) -> Part:

@@ -10,7 +10,7 @@ import pytest
 from tools import results
 
 from orderdp.cli import compare, reproduce
-from orderdp.cli._common import further_tests, settings_of
+from orderdp.cli._common import run_options, settings_of
 from orderdp.experiments.config import grid, parse_method, split_outside_brackets
 from orderdp.experiments.records import read_runs
 from orderdp_paper import SUITES, Part
@@ -56,7 +56,7 @@ def runs_of(arguments: list[str]) -> tuple[str, set[str], list[str]]:
     seeds = [int(seed) for seed in options.seeds.split(",")]
     base = settings_of(options, policy="full", prune_ratio=None)
     settings = grid(base, contenders, ratios, seeds, controls=not options.no_controls)
-    return str(options.out), {run.run_id for run in settings}, further_tests(options)
+    return str(options.out), {run.run_id for run in settings}, list(run_options(options).tests)
 
 
 def runs_of_suite(arguments: list[str]) -> tuple[str, set[str], list[str]]:

@@ -11,7 +11,7 @@ from scipy import stats
 
 from orderdp.theory import limit_weights, weights
 from orderdp.theory.bounds import deviation
-from orderdp_paper import toy
+from orderdp_paper import theory as toy
 
 
 def test_proposition_1_the_beta_distribution_is_of_q_and_s_minus_q() -> None:

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 import orderdp
 from orderdp.cli import main
-from orderdp.datasets.image_folders import read_image_folder
+from orderdp.datasets.images import read_image_folder
 from orderdp.errors import ConfigError, FeedbackError
 from orderdp.experiments.models import build_model
 from orderdp.experiments.records import read_runs

@@ -1,11 +1,15 @@
-"""Functions that the commands share: output, the options of a run, and running many runs."""
+"""Functions that the commands share: output, progress, the options of a run, and running many runs."""
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import shlex
 import sys
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from orderdp.errors import ConfigError
@@ -13,20 +17,21 @@ from orderdp.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from orderdp.experiments.config import Settings
-    from orderdp.experiments.records import Run
-    from orderdp.experiments.runner import RunOptions
+    from orderdp.experiments.config import Closeness, RunOptions, Settings
+    from orderdp.experiments.records import Run, RunRecords
 
 __all__ = [
+    "Progress",
     "add_run_options",
     "command_line",
     "complain",
-    "further_tests",
     "numbers",
-    "place_of",
+    "result_text",
     "run_all",
+    "run_options",
     "say",
     "settings_of",
+    "show_progress",
 ]
 
 
@@ -121,13 +126,20 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     where.add_argument(
         "--diagnose",
         nargs="?",
-        choices=("steps", "all"),
-        const="all",
+        type=_diagnose,
+        default=False,
+        const=True,
         metavar="HOW",
         help="look at gradients and kept sets, too, not counted in a run's times: 'steps' at the gradient of each "
         "step; 'all' (default) also at that of all data, up to 10 passes over them",
     )
     where.add_argument("--quiet", action="store_true", help="no progress")
+
+
+def _diagnose(text: str) -> Closeness:
+    if text not in ("steps", "all"):
+        raise argparse.ArgumentTypeError(f"invalid choice: {text!r} (choose from 'steps', 'all')")
+    return "steps" if text == "steps" else True
 
 
 def settings_of(options: argparse.Namespace, *, varied: bool = False, **own: Any) -> Settings:
@@ -153,25 +165,16 @@ def settings_of(options: argparse.Namespace, *, varied: bool = False, **own: Any
     return Settings.from_dict({**preset_values(options.preset), **from_file, **given, **own})
 
 
-def place_of(options: argparse.Namespace) -> RunOptions:
-    """Return the run options of the command line."""
-    from orderdp.experiments.runner import RunOptions
+def run_options(options: argparse.Namespace) -> RunOptions:
+    """Return the run options of the command line; options that a command does not have keep their defaults."""
+    from orderdp.experiments.config import RunOptions
 
-    return RunOptions(
-        options.out,
-        data_dir=options.data_dir,
-        device=options.device,
-        checkpoint_seconds=options.checkpoint_seconds,
-        command=command_line(),
-        threads=options.threads,
-        tensorboard=options.tensorboard,
-        diagnose=True if options.diagnose == "all" else options.diagnose or False,
-    )
-
-
-def further_tests(options: argparse.Namespace) -> list[str]:
-    """Return the data sets of --also-test."""
-    return [name.strip() for name in (options.also_test or "").split(",") if name.strip()]
+    names = {field.name for field in dataclasses.fields(RunOptions)}
+    given = {name: value for name, value in vars(options).items() if name in names}
+    tests = (getattr(options, "also_test", None) or "").split(",")
+    given["tests"] = tuple(name.strip() for name in tests if name.strip())
+    given["command"] = command_line()  # in place of the command's name
+    return RunOptions(**given)
 
 
 def command_line() -> str:
@@ -179,33 +182,29 @@ def command_line() -> str:
     return shlex.join(["orderdp", *sys.argv[1:]])
 
 
-def run_all(
-    runs: Sequence[Settings], place: RunOptions, *, jobs: int, quiet: bool, tests: Sequence[str] = ()
-) -> list[Run]:
+def run_all(runs: Sequence[Settings], options: RunOptions, records: RunRecords) -> list[Run]:
     """Run all unfinished runs, test them on further test sets, and return the records of all runs."""
-    from orderdp.experiments.progress import show_progress
-    from orderdp.experiments.records import read_run
-    from orderdp.experiments.runner import compare_all, finished
+    from orderdp.experiments.runner import compare_all
 
-    done = sum(finished(place.out, settings) is not None for settings in runs)
-    if done and not quiet:
+    done = sum(records.finished(settings.run_id) is not None for settings in runs)
+    if done and not options.quiet:
         say(f"{done} of {len(runs)} runs are finished already.")
     if done < len(runs):
-        with show_progress(len(runs), done, quiet=quiet, say=say) as progress:
-            for settings, summary in compare_all(runs, place, jobs=jobs, watch=progress.watch):
+        with show_progress(len(runs), done, quiet=options.quiet, say=say) as progress:
+            for settings, summary in compare_all(runs, options, records=records, watch=progress.watch):
                 progress.ended(settings, summary)
-    for data in tests:
-        _judge(runs, place, data, quiet=quiet)
-    return [read_run(place.out / "runs" / settings.run_id) for settings in runs]
+    for data in options.tests:
+        _judge(runs, options, records, data)
+    return [run for settings in runs if (run := records.get(settings.run_id)) is not None]
 
 
-def _judge(runs: Sequence[Settings], place: RunOptions, data: str, *, quiet: bool) -> None:
+def _judge(runs: Sequence[Settings], options: RunOptions, records: RunRecords, data: str) -> None:
     from orderdp.experiments.runner import judge_all, not_judged
 
-    waiting = not_judged(runs, place, data)
-    if waiting and not quiet:
+    waiting = not_judged(runs, records, data)
+    if waiting and not options.quiet:
         say(f"Testing {len(waiting)} trained model{'s' * (len(waiting) > 1)} on {data}.")
-    for _ in judge_all(waiting, place, [data]):
+    for _ in judge_all(waiting, dataclasses.replace(options, tests=(data,)), records=records):
         pass
 
 
@@ -215,3 +214,128 @@ def numbers(text: str, kind: type, option: str) -> list[Any]:
         return [kind(part) for part in text.split(",") if part.strip()]
     except ValueError:
         raise ConfigError(f"{option} must be numbers separated by commas, got {text!r}.") from None
+
+
+_EVERY = 10.0  # seconds between plain lines
+
+
+class Progress:
+    """Shows nothing, as `--quiet` asks for; the base class of the other displays."""
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Restore the terminal."""
+
+    def watch(self, run: Settings, done: float, epochs: int, metric: float | None) -> None:
+        """Show that `done` of `epochs` epochs of a run are done."""
+
+    def ended(self, run: Settings, summary: dict[str, Any]) -> None:
+        """Show that a run has ended."""
+
+
+class _Lines(Progress):
+    def __init__(self, n_runs: int, n_done: int, say: Callable[[str], None]) -> None:
+        self._n_runs = n_runs
+        self._n_done = n_done
+        self._say = say
+        self._start = self._said = time.monotonic()
+        self._n_before = n_done
+
+    def watch(self, run: Settings, done: float, epochs: int, metric: float | None) -> None:
+        if time.monotonic() - self._said < _EVERY:
+            return
+        self._said = time.monotonic()
+        so_far = "" if metric is None else f", {metric:.2f} %"
+        self._say(f"  {run.label}, seed {run.seed}: epoch {done:.1f} of {epochs}{so_far}")
+
+    def ended(self, run: Settings, summary: dict[str, Any]) -> None:
+        self._n_done += 1
+        self._said = time.monotonic()
+        each = (time.monotonic() - self._start) / (self._n_done - self._n_before)
+        n_left = self._n_runs - self._n_done
+        left = f"; about {_duration(each * n_left)} left" if n_left else ""
+        self._say(f"[{self._n_done}/{self._n_runs}] {_outcome(run, summary)}{left}")
+
+
+class _Bars(Progress):
+    def __init__(self, n_runs: int, n_done: int) -> None:
+        from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.progress import Progress as RichProgress
+
+        self._bars = RichProgress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TaskProgressColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+        )
+        self._all = self._bars.add_task(f"all {n_runs} runs", total=n_runs, completed=n_done)
+        self._own: dict[str, Any] = {}
+        self._share: dict[str, float] = {}
+        self._n_done = n_done
+
+    def __enter__(self) -> Progress:
+        self._bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bars.stop()
+
+    def watch(self, run: Settings, done: float, epochs: int, metric: float | None) -> None:
+        if run.run_id not in self._own:
+            self._own[run.run_id] = self._bars.add_task("", total=epochs)
+        so_far = "" if metric is None else f"  {metric:.2f} %"
+        text = f"{run.label}, seed {run.seed}{so_far}"
+        self._bars.update(self._own[run.run_id], completed=done, description=text)
+        self._share[run.run_id] = done / epochs
+        self._bars.update(self._all, completed=self._n_done + sum(self._share.values()))
+
+    def ended(self, run: Settings, summary: dict[str, Any]) -> None:
+        self._n_done += 1
+        self._share.pop(run.run_id, None)
+        own = self._own.pop(run.run_id, None)
+        if own is not None:
+            self._bars.remove_task(own)
+        self._bars.update(self._all, completed=self._n_done + sum(self._share.values()))
+        self._bars.console.print(_outcome(run, summary), highlight=False)
+
+
+def show_progress(n_runs: int, n_done: int, *, quiet: bool, say: Callable[[str], None]) -> Progress:
+    """Return the display that suits the output: a terminal, a file, or none."""
+    if quiet:
+        return Progress()
+    if sys.stdout.isatty():
+        try:
+            return _Bars(n_runs, n_done)
+        except ImportError:  # bars need an optional package
+            pass
+    return _Lines(n_runs, n_done, say)
+
+
+def _outcome(run: Settings, summary: dict[str, Any]) -> str:
+    from orderdp.experiments.records import seconds_of
+
+    name = f"{run.label}, seed {run.seed}"
+    if summary["status"] != "done":
+        return f"{name}: failed, {summary.get('reason')}"
+    return f"{name}: {result_text(summary)}, {_duration(seconds_of(summary))}"
+
+
+def result_text(summary: Mapping[str, Any]) -> str:
+    """Format the result of a finished run: its metric, which may be missing, and what it saved."""
+    metric = "its metric is no number" if summary["metric"] is None else f"{summary['metric']:.2f} %"
+    proxy = summary.get("proxy_samples")
+    told = f", and {proxy['forward']:,} through a proxy, {proxy['backward']:,} of them back" if proxy else ""
+    return f"{metric}, {summary['saved']:.1%} fewer samples{told}"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 100:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

@@ -61,8 +61,7 @@ def run(options: argparse.Namespace) -> None:
     if options.path.is_dir():
         _advise_on_runs(options)
         return
-    from orderdp.advice import advise
-    from orderdp.cli._stored_losses import stored_losses
+    from orderdp.advice import advise, stored_losses
 
     advice = advise(stored_losses(options.path), learned=_rule(options), refresh=options.refresh)
     say(json.dumps(advice.as_dict(), allow_nan=False) if options.json else str(advice))
@@ -85,7 +84,7 @@ def _rule(options: argparse.Namespace) -> Probability:
 
 def _advise_on_runs(options: argparse.Namespace) -> None:
     from orderdp._validation import check_ratio
-    from orderdp.cli._stored_losses import refuse_parts
+    from orderdp.advice import refuse_parts
     from orderdp.experiments.records import read_runs
 
     if any(value is not None for value in (options.learned, options.label_smoothing, options.classes)):

@@ -6,12 +6,12 @@ import argparse
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from orderdp.cli._common import add_run_options, further_tests, numbers, place_of, run_all, say, settings_of
+from orderdp.cli._common import add_run_options, numbers, run_all, run_options, say, settings_of
 from orderdp.errors import ConfigError
 
 if TYPE_CHECKING:
-    from orderdp.experiments.config import MethodSpec, Settings
-    from orderdp.experiments.runner import RunOptions
+    from orderdp.experiments.config import MethodSpec, RunOptions, Settings
+    from orderdp.experiments.records import Run, RunRecords
 
 __all__ = ["DESCRIPTION", "NAME", "SUMMARY", "add", "run"]
 
@@ -69,85 +69,88 @@ def add(parser: argparse.ArgumentParser) -> None:
     add_run_options(parser)
 
 
-def run(options: argparse.Namespace) -> None:
+def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
     from orderdp.experiments.config import grid, parse_method, split_outside_brackets
     from orderdp.experiments.intervals import check_installed
+    from orderdp.experiments.records import RunRecords
     from orderdp.experiments.runner import check, check_runs, check_tests, remember_settings
     from orderdp.experiments.statistics import check_margin
 
     check_installed()  # before hours of training that it would judge
-    check_margin(options.margin)
-    written = split_outside_brackets(options.policies, ",")
-    contenders = [parse_method(text) for text in written if text.strip()]
-    seeds = numbers(options.seeds, int, "--seeds")
-    if options.jobs < 1:
-        raise ConfigError(f"--jobs must be at least 1, got {options.jobs}.")
-    base = settings_of(options, varied=True, policy="full")
-    if options.find_lossless:
-        contenders, runs = _searched(base, contenders, options)
+    check_margin(arguments.margin)
+    written = split_outside_brackets(arguments.policies, ",")
+    methods = [parse_method(text) for text in written if text.strip()]
+    seeds = numbers(arguments.seeds, int, "--seeds")
+    options = run_options(arguments)
+    base = settings_of(arguments, varied=True, policy="full")
+    if arguments.find_lossless:
+        methods, runs = _searched(base, methods, arguments)
     else:
-        ratios = numbers(_RATIOS if options.prune_ratios is None else options.prune_ratios, float, "--prune-ratios")
-        runs = grid(base, contenders, ratios, seeds, controls=not options.no_controls)
+        written_ratios = _RATIOS if arguments.prune_ratios is None else arguments.prune_ratios
+        ratios = numbers(written_ratios, float, "--prune-ratios")
+        runs = grid(base, methods, ratios, seeds, controls=not arguments.no_controls)
     for settings in runs:
         check(settings)
-    place, tests = place_of(options), further_tests(options)
-    check_runs(runs, place)
-    check_tests(base, place, tests)
+    check_runs(runs, options)
+    check_tests(base, options)
     remember_settings(base, options.out)
+    records = RunRecords(options.out)
     try:
-        if options.find_lossless:
-            _search(base, contenders, seeds, place, options)
+        if arguments.find_lossless:
+            _search(base, methods, seeds, options, records, arguments)
         else:
-            run_all(runs, place, jobs=options.jobs, quiet=options.quiet, tests=tests)
+            run_all(runs, options, records)
     except KeyboardInterrupt:
-        say(f"Interrupted; saved. Go on with: {place.command}")
+        say(f"Interrupted; saved. Resume with: {options.command}")
         raise
-    _report(options)
+    _report(options, records.all(), arguments.margin)
 
 
 def _searched(
-    base: Settings, contenders: list[MethodSpec], options: argparse.Namespace
+    base: Settings, methods: list[MethodSpec], arguments: argparse.Namespace
 ) -> tuple[list[MethodSpec], list[Settings]]:
     """Return the methods whose ratios are searched, and the runs at both ends of each search, for checks."""
     from orderdp.experiments.config import CONTROLS
     from orderdp.experiments.runner import possible_ratios
 
-    if options.prune_ratios is not None:
+    if arguments.prune_ratios is not None:
         raise ConfigError(
-            f"--find-lossless chooses the ratios itself, got --prune-ratios {options.prune_ratios}. Give one of the "
+            f"--find-lossless chooses the ratios itself, got --prune-ratios {arguments.prune_ratios}. Give one of the "
             "two; --resolution says how finely it searches."
         )
-    searched = [contender for contender in contenders if contender.policy not in CONTROLS]
+    searched = [method for method in methods if method.policy not in CONTROLS]
     if not searched:
         raise ConfigError("--find-lossless needs a policy with a ratio to search, and full data has none.")
     ends = [base]
-    for contender in searched:
-        ratios = possible_ratios(base, contender, resolution=options.resolution)
-        own = replace(base, policy=contender.policy, policy_parameters=contender.parameters)
+    for method in searched:
+        ratios = possible_ratios(base, method, resolution=arguments.resolution)
+        own = replace(base, policy=method.policy, policy_parameters=method.parameters)
         ends += [replace(own, prune_ratio=ratio) for ratio in (ratios[0], ratios[-1])]
     return searched, ends
 
 
 def _search(
-    base: Settings, contenders: list[MethodSpec], seeds: list[int], place: RunOptions, options: argparse.Namespace
+    base: Settings,
+    methods: list[MethodSpec],
+    seeds: list[int],
+    options: RunOptions,
+    records: RunRecords,
+    arguments: argparse.Namespace,
 ) -> None:
     from orderdp.experiments.runner import find_lossless
 
-    for contender in contenders:
-        name = replace(base, policy=contender.policy, policy_parameters=contender.parameters).label
-        best = probe = None
-        for probe in find_lossless(
-            base,
-            contender,
-            seeds,
-            lambda runs: run_all(runs, place, jobs=options.jobs, quiet=options.quiet, tests=further_tests(options)),
-            resolution=options.resolution,
-            margin=options.margin,
-        ):
-            say(f"{probe.row.label}: {probe.said}")
-            best = probe if probe.lossless else best
-        within = "within the margin" if probe is None else f"within {probe.row.measure.amount(probe.row.margin)}"
+    def train(runs: list[Settings]) -> list[Run]:
+        return run_all(runs, options, records)
+
+    for method in methods:
+        name = replace(base, policy=method.policy, policy_parameters=method.parameters).label
+        best, within = None, "within the margin"
+        rule = {"resolution": arguments.resolution, "margin": arguments.margin}
+        for trial in find_lossless(base, method, seeds, train, **rule):
+            say(f"{trial.row.label}: {trial.said}")
+            best = trial if trial.lossless else best
+            within = f"within {trial.row.measure.amount(trial.row.margin)}"
         if best is None:
             say(f"{name}: no ratio that was tried is {within} of full data, as far as these seeds can tell.")
         else:
@@ -157,16 +160,16 @@ def _search(
             )
 
 
-def _report(options: argparse.Namespace) -> None:
-    from orderdp.experiments.records import read_runs, with_further_tests
+def _report(options: RunOptions, runs: list[Run], margin: float | None) -> None:
+    from orderdp.experiments.records import with_further_tests
     from orderdp.experiments.statistics import compare
     from orderdp.report.page import report_command
     from orderdp.report.tables import show_comparison, task_name, tasks
 
-    by_task = tasks(compare(with_further_tests(read_runs(options.out)), options.margin))
+    by_task = tasks(compare(with_further_tests(runs), margin))
     for rows in by_task:
         show_comparison(task_name(rows, by_task), rows, say)
     try:
-        report_command(options.out, say=say, margin=options.margin)
+        report_command(options.out, say=say, runs=runs, margin=margin)
     except ConfigError as error:  # the page needs optional packages; the table does not
         say(f"No page was written: {error}")

@@ -89,9 +89,9 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _proxy(options: argparse.Namespace, method: MethodSpec) -> Proxy:
-    from orderdp.experiments.config import Settings
+    from orderdp.experiments.config import RunOptions, Settings
     from orderdp.experiments.runner import Runner, check
-    from orderdp.experiments.selected_once import make_proxy
+    from orderdp.experiments.static import make_proxy
 
     settings = Settings(
         data=options.data,
@@ -105,5 +105,5 @@ def _proxy(options: argparse.Namespace, method: MethodSpec) -> Proxy:
         prune_ratio=options.prune_ratio,
     )
     check(settings)
-    runner = Runner(Path(), data_dir=options.data_dir, device=options.device)
+    runner = Runner(RunOptions(Path(), data_dir=options.data_dir, device=options.device))
     return make_proxy(settings, runner.task(settings), options.cache, runner.device)

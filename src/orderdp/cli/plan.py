@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> None:
     )
     if options.plot is not None:
         from orderdp.report.charts import save
-        from orderdp_paper.theory_figures import weights_against_uniform
+        from orderdp_paper.theory import weights_against_uniform
 
         save(weights_against_uniform(result.n, result.s, result.q), options.plot)
     if options.json:

@@ -16,12 +16,13 @@ NAME = "report"
 SUMMARY = "a page, or a table, of what was compared"
 
 
-DESCRIPTION = """What the runs in a folder say: a page (report.html, one file that works offline) with the verdict,
-a table and charts; or verdict and table as markdown.
+DESCRIPTION = """What the runs in a folder, or in a file of packed records, say: a page (report.html, one file that
+works offline) with the verdict, a table and charts; or verdict and table as markdown.
 
 examples:
   orderdp report results
   orderdp report results --open
+  orderdp report docs/results/records/cifar10.jsonl --markdown
   orderdp report results --markdown
   orderdp report results --charts figures --format svg
 """
@@ -29,7 +30,9 @@ examples:
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    parser.add_argument("directory", type=Path, metavar="DIR", help="folder that train or compare wrote to")
+    parser.add_argument(
+        "directory", type=Path, metavar="DIR", help="output folder of train or compare, or a .jsonl file"
+    )
     parser.add_argument("--markdown", action="store_true", help="print verdict and table, write no page")
     parser.add_argument(
         "--margin",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -62,19 +63,21 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--device", default="auto", metavar="NAME", help="cpu, cuda, ... (default: a card if there is one)"
     )
     parser.add_argument("--data-dir", type=Path, metavar="DIR", help="where data are looked for first")
-    parser.add_argument("--out", type=Path, metavar="DIR", help=f"for figures, tables and records (default: {_OUT})")
+    parser.add_argument(
+        "--out", type=Path, default=_OUT, metavar="DIR", help=f"for figures, tables and records (default: {_OUT})"
+    )
     parser.add_argument("--format", default="png", metavar="F", help="of figures: png, svg or html (default: png)")
     parser.add_argument("--quiet", action="store_true", help="no progress")
 
 
 def run(options: argparse.Namespace) -> None:
     """Run the command."""
-    from orderdp_paper import theory_figures
+    from orderdp_paper import theory
 
     if options.id is None:
         _list()
         return
-    if options.id in theory_figures.FIGURES or options.id == "table-toy":
+    if options.id in theory.FIGURES or options.id == "table-toy":
         if options.list:
             _describe_theory(options.id)
         else:
@@ -82,7 +85,7 @@ def run(options: argparse.Namespace) -> None:
         return
     from orderdp_paper import SUITES
 
-    checked_name(options.id, [*SUITES, *theory_figures.FIGURES, "table-toy"], "figure or table")
+    checked_name(options.id, [*SUITES, *theory.FIGURES, "table-toy"], "figure or table")
     if options.list:
         from orderdp_paper.output import describe
 
@@ -98,74 +101,65 @@ def _list() -> None:
 
 
 def _describe_theory(name: str) -> None:
-    from orderdp_paper import theory_figures, toy
+    from orderdp_paper import theory
 
-    shows = toy.DESCRIPTION if name == "table-toy" else theory_figures.FIGURES[name][0]
+    shows = theory.TOY if name == "table-toy" else theory.FIGURES[name][0]
     say(f"{name}: {shows}")
     say("  It takes no runs and no data, and seconds at any scale.")
 
 
 def _theory(options: argparse.Namespace) -> None:
     from orderdp.report.tables import show
-    from orderdp_paper import theory_figures, toy
+    from orderdp_paper import theory
 
     if options.id == "table-toy":
-        for table in toy.tables():
+        for table in theory.toy_tables():
             show(*table)
         return
     from orderdp.report.charts import save
 
-    _, draw = theory_figures.FIGURES[options.id]
-    out = options.out or _OUT
+    _, draw = theory.FIGURES[options.id]
+    out = options.out
     out.mkdir(parents=True, exist_ok=True)
     path = out / f"{options.id}.{options.format}"
     save(draw(), path)
     say(f"{path}")
 
 
-def _suite(suite: Suite, options: argparse.Namespace) -> None:
-    from orderdp.cli._common import command_line, numbers, run_all
-    from orderdp.experiments.runner import RunOptions, check, make_folder
+def _suite(suite: Suite, arguments: argparse.Namespace) -> None:
+    from orderdp.cli._common import numbers, run_all, run_options
+    from orderdp.experiments.records import RunRecords
+    from orderdp.experiments.runner import check, make_folder
     from orderdp.report.charts import check_ending
     from orderdp_paper.output import needs
     from orderdp_paper.suite import prepare
 
-    if options.scale is None:
+    if arguments.scale is None:
         times = "; ".join(f"{name}: {needs(scale, smoke=name == 'smoke')}" for name, scale in suite.scales.items())
         raise ConfigError(f"give --scale, which decides what it takes. {times}.")
-    out = options.out or _OUT
-    check_ending(out / f"{suite.id}.{options.format}")
-    if options.jobs < 1:
-        raise ConfigError(f"--jobs must be at least 1, got {options.jobs}.")
-    seeds = None if options.seeds is None else numbers(options.seeds, int, "--seeds")
-    parts = prepare(suite, options.scale, data=options.data, seeds=seeds)
+    out = arguments.out
+    check_ending(out / f"{suite.id}.{arguments.format}")
+    options = replace(run_options(arguments), out=suite.runs_in(out), diagnose=suite.diagnose)
+    seeds = None if arguments.seeds is None else numbers(arguments.seeds, int, "--seeds")
+    parts = prepare(suite, arguments.scale, data=arguments.data, seeds=seeds)
     runs = {planned.settings.run_id: planned.settings for part in parts for planned in part.runs()}
     for settings in runs.values():
         check(settings)
-    runs_in = suite.runs_in(out)
-    place = RunOptions(
-        runs_in,
-        data_dir=options.data_dir,
-        device=options.device,
-        command=command_line(),
-        threads=options.threads,
-        diagnose=suite.diagnose,
-    )
-    if options.max_steps is not None:
+    if arguments.max_steps is not None:
         from orderdp_paper.output import show_trials
         from orderdp_paper.suite import try_out
 
-        show_trials(suite, try_out(parts, place, options.max_steps), say)
+        show_trials(suite, try_out(parts, options, arguments.max_steps), say)
         return
-    make_folder(runs_in)
+    make_folder(options.out)
     try:
-        run_all(list(runs.values()), place, jobs=options.jobs, quiet=options.quiet)
+        found = {run.id: run for run in run_all(list(runs.values()), options, RunRecords(options.out))}
     except KeyboardInterrupt:
-        say(f"Interrupted; saved. Go on with: {place.command}")
+        say(f"Interrupted; saved. Resume with: {options.command}")
         raise
     from orderdp_paper.output import show_suite
-    from orderdp_paper.suite import read_part
+    from orderdp_paper.suite import measure
 
-    results = [read_part(part, runs_in) for part in parts]
-    show_suite(suite, options.scale, results, out, options.format, say)
-    say(f"Records are in {runs_in / 'runs'}.")
+    results = [measure(part, [found[planned.settings.run_id] for planned in part.runs()]) for part in parts]
+    show_suite(suite, arguments.scale, results, out, arguments.format, say)
+    say(f"Records are in {options.out / 'runs'}.")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from orderdp.cli._common import add_run_options, further_tests, place_of, say, settings_of
+from orderdp.cli._common import add_run_options, result_text, run_options, say, settings_of, show_progress
 from orderdp.errors import ConfigError
 
 if TYPE_CHECKING:
-    from orderdp.experiments.config import Settings
-    from orderdp.experiments.runner import RunOptions
+    from orderdp.experiments.config import RunOptions, Settings
+    from orderdp.experiments.records import RunRecords
 
 __all__ = ["DESCRIPTION", "NAME", "SUMMARY", "add", "run"]
 
@@ -48,51 +48,49 @@ def add(parser: argparse.ArgumentParser) -> None:
     add_run_options(parser)
 
 
-def run(options: argparse.Namespace) -> None:
+def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
     from orderdp.experiments.config import parse_method
-    from orderdp.experiments.runner import check, check_tests, finished, judge_all
+    from orderdp.experiments.records import RunRecords
+    from orderdp.experiments.runner import check, check_tests, judge_all
 
-    given = {name: getattr(options, name) for name in ("prune_ratio", "seed") if hasattr(options, name)}
-    if hasattr(options, "policy"):
-        contender = parse_method(options.policy)
-        given |= {"policy": contender.policy, "policy_parameters": contender.parameters}
-    settings = settings_of(options, **given)
+    given = {name: getattr(arguments, name) for name in ("prune_ratio", "seed") if hasattr(arguments, name)}
+    if hasattr(arguments, "policy"):
+        method = parse_method(arguments.policy)
+        given |= {"policy": method.policy, "policy_parameters": method.parameters}
+    settings, options = settings_of(arguments, **given), run_options(arguments)
     check(settings)
     _check_folder(options, settings)
-    place, tests = place_of(options), further_tests(options)
-    check_tests(settings, place, tests)
-    done = finished(place.out, settings)
+    check_tests(settings, options)
+    records = RunRecords(options.out)
+    done = records.finished(settings.run_id)
     if done is not None:
         say(f"This run is finished already: {_told(done.summary)}")
     else:
-        _train(settings, place, options)
-    for judged in judge_all([settings], place, tests):
+        _train(settings, options, records)
+    for judged in judge_all([settings], options, records=records):
         say(f"{judged.metric:.2f} % on {judged.data}.")
     if done is None:
-        say(
-            f"Records are in {place.out / 'runs' / settings.run_id}. `orderdp report {place.out}` makes a page of them."
-        )
+        say(f"Records are in {options.folder(settings)}. `orderdp report {options.out}` makes a page of them.")
 
 
-def _train(settings: Settings, place: RunOptions, options: argparse.Namespace) -> None:
-    from orderdp.experiments.progress import show_progress
+def _train(settings: Settings, options: RunOptions, records: RunRecords) -> None:
     from orderdp.experiments.runner import compare_all
 
     with show_progress(1, 0, quiet=options.quiet, say=say) as progress:
         try:
-            for run, summary in compare_all([settings], place, watch=progress.watch):
+            for run, summary in compare_all([settings], options, records=records, watch=progress.watch):
                 progress.ended(run, summary)
         except KeyboardInterrupt:
-            say(f"Interrupted; saved. Go on with: {place.command}{'' if options.resume else ' --resume'}")
+            say(f"Interrupted; saved. Resume with: {options.command}{'' if options.resume else ' --resume'}")
             raise
 
 
-def _check_folder(options: argparse.Namespace, settings: Settings) -> None:
+def _check_folder(options: RunOptions, settings: Settings) -> None:
     from orderdp.experiments.records import read_run
 
     folders = sorted((options.out / "runs").glob("*/records.jsonl"))
-    own = options.out / "runs" / settings.run_id / "records.jsonl"
+    own = options.folder(settings) / "records.jsonl"
     if options.resume:
         if folders and own not in folders:
             before = {name: value for name, value in read_run(folders[0]).config.items() if name != "label"}
@@ -102,14 +100,12 @@ def _check_folder(options: argparse.Namespace, settings: Settings) -> None:
             )
     elif own in folders:
         raise ConfigError(
-            f"{str(options.out)!r} holds this run already. Go on with it by --resume, or use another --out."
+            f"{str(options.out)!r} holds this run already. Resume it with --resume, or use another --out."
         )
 
 
 def _told(summary: dict[str, object] | None) -> str:
-    from orderdp.experiments.progress import result
-
     assert summary is not None
     if summary["status"] != "done":
         return f"it failed, {summary['reason']}."
-    return f"{result(summary)}."
+    return f"{result_text(summary)}."

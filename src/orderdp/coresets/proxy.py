@@ -16,7 +16,7 @@ from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -26,6 +26,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from orderdp._draw import generator, key64
 from orderdp._files import replacing, write_text
 from orderdp._torch import GlobalGenerators
+from orderdp._training import TrainState, build_optimizer
 from orderdp._validation import check_batch_size, check_ratio, checked_seed, is_count, suggestion
 from orderdp.checkpoint import load_checkpoint, save_checkpoint
 from orderdp.coresets.base import Labelled, Progress, Requirements, check_finite, check_progress, told
@@ -44,6 +45,10 @@ __all__ = [
     "record",
     "train_epoch",
 ]
+
+
+#: Training state of a proxy: indices; inputs and labels; logits and labels.
+ProxyState: TypeAlias = "TrainState[np.ndarray, tuple[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,15 +80,13 @@ class Recipe:
             if not isinstance(value, int | float) or not 0 <= value < float("inf") or (least == "above" and value == 0):
                 raise ConfigError(f"{name} must be a number, {least} 0, got {value!r}.")
 
-    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        """Return the optimizer of a new model."""
-        return torch.optim.SGD(
-            model.parameters(),
-            lr=self.lr,
-            momentum=self.momentum,
-            weight_decay=self.weight_decay,
-            nesterov=self.nesterov and self.momentum > 0,
+    def state(self, model: nn.Module) -> ProxyState:
+        """Return the training state of a new model."""
+        nesterov = self.nesterov and self.momentum > 0
+        optimizer = build_optimizer(
+            "sgd", model, lr=self.lr, momentum=self.momentum, nesterov=nesterov, weight_decay=self.weight_decay
         )
+        return TrainState(model, optimizer, lambda model, batch: (model(batch[0]), batch[1]), lr=self.lr)
 
     def order(self, n: int, init: int, epoch: int) -> list[np.ndarray]:
         """Batches of an epoch; epochs count from 1."""
@@ -109,27 +112,25 @@ def own_generators(seed: int, *tags: int | str, device: torch.device) -> Iterato
 
 @torch.enable_grad()  # features may be requested where gradients are disabled
 def train_epoch(
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    samples: Samples,
-    batches: list[np.ndarray],
-    device: torch.device,
-    after_step: Callable[[], None],
+    state: ProxyState, samples: Samples, batches: list[np.ndarray], device: torch.device, after_step: Callable[[], None]
 ) -> np.ndarray:
     """Train on each batch; return which samples were predicted correctly at their step."""
-    model.train()
     correct = np.zeros(samples.n, dtype=np.bool_)
-    for indices, x, y in samples.batches(batches):
-        logits = model(x.to(device))
-        labels = y.to(device)
-        loss = nn.functional.cross_entropy(logits, labels)
-        optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
+    last = torch.zeros(())
+
+    def feedback(indices: np.ndarray, found: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        nonlocal last
+        logits, labels = found
+        last = nn.functional.cross_entropy(logits, labels)
         correct[indices] = (logits.argmax(1) == labels).cpu().numpy()
+        return last
+
+    placed = ((indices, (x.to(device), y.to(device))) for indices, x, y in samples.batches(batches))
+    state.train()
+    while state.train_step(placed, feedback):
         after_step()
-    if not torch.isfinite(loss):
-        raise ConfigError(f"the proxy's training has diverged: its loss is {loss.item()}. Give it a smaller lr.")
+    if not torch.isfinite(last):
+        raise ConfigError(f"the proxy's training has diverged: its loss is {last.item()}. Give it a smaller lr.")
     return correct
 
 
@@ -277,35 +278,35 @@ class ProxyTrainer:
             return
         self._check_classes()
         model = self._fresh(init)
-        optimizer, done = self.recipe.optimizer(model), 0
+        state, done = self.recipe.state(model), 0
         if self.store.has_checkpoint(f"latest-{init}"):
             latest = self.store.load_checkpoint(f"latest-{init}")
             done = latest["epoch"]
             model.load_state_dict(self.store.load_checkpoint(f"model-{init}-{done}"))
-            optimizer.load_state_dict(latest["optimizer"])
+            state.optimizer.load_state_dict(latest["optimizer"])
         else:
             self.store.save_checkpoint(f"model-{init}-0", model.state_dict())
         for number in range(done + 1, epoch + 1):
-            self._train_epoch(model, optimizer, init, number)
+            self._train_epoch(state, init, number)
 
     def correct(self, epochs: int, init: int) -> np.ndarray:
         """Which samples were predicted correctly when they were trained on, (epochs, n)."""
         self.train(epochs, init)
         return np.stack([self.store.load(f"correct-{init}-{epoch}") for epoch in range(1, epochs + 1)])
 
-    def _train_epoch(self, model: nn.Module, optimizer: torch.optim.Optimizer, init: int, epoch: int) -> None:
+    def _train_epoch(self, state: ProxyState, init: int, epoch: int) -> None:
         start = time.perf_counter()
         batches = self.recipe.order(self.samples.n, init, epoch)
         with (
             own_generators(self.recipe.seed, "proxy", init, "train", epoch, device=self.device),
             told(self.progress, f"proxy: model {init + 1}, epoch {epoch}", len(batches)) as step,
         ):
-            correct = train_epoch(model, optimizer, self.samples, batches, self.device, step)
+            correct = train_epoch(state, self.samples, batches, self.device, step)
         with self.store.writing(f"correct-{init}-{epoch}", correct.shape, np.bool_) as file:
             file[:] = correct
-        self.store.save_checkpoint(f"model-{init}-{epoch}", model.state_dict())
+        self.store.save_checkpoint(f"model-{init}-{epoch}", state.model.state_dict())
         # Last, so that the model it refers to exists.
-        self.store.save_checkpoint(f"latest-{init}", {"epoch": epoch, "optimizer": optimizer.state_dict()})
+        self.store.save_checkpoint(f"latest-{init}", {"epoch": epoch, "optimizer": state.optimizer.state_dict()})
         self.store.spent(f"train-{init}-{epoch}", time.perf_counter() - start)
 
     def _fresh(self, init: int) -> nn.Module:

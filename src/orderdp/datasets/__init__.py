@@ -13,12 +13,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from orderdp.datasets.cache import cache_root, where
     from orderdp.datasets.catalog import NAMES
-    from orderdp.datasets.fetching import fetch, fetch_command
-    from orderdp.datasets.image_folders import FolderData
-    from orderdp.datasets.images import Augment, ImageBatches, ImageData, Split, normalise
-    from orderdp.datasets.listing import list_rows
+    from orderdp.datasets.fetching import cache_root, fetch, fetch_command, list_rows, where
+    from orderdp.datasets.images import Augment, FolderData, ImageBatches, ImageData, Split, normalise
     from orderdp.datasets.loading import load
     from orderdp.datasets.modify import corrupted, hold_out, long_tailed, subset, with_label_noise
 
@@ -47,21 +44,21 @@ __all__ = [
 _HOMES = {
     "NAMES": "catalog",
     "Augment": "images",
-    "FolderData": "image_folders",
+    "FolderData": "images",
     "ImageData": "images",
     "ImageBatches": "images",
     "Split": "images",
-    "cache_root": "cache",
+    "cache_root": "fetching",
     "corrupted": "modify",
     "fetch": "fetching",
     "fetch_command": "fetching",
     "hold_out": "modify",
-    "list_rows": "listing",
+    "list_rows": "fetching",
     "load": "loading",
     "long_tailed": "modify",
     "normalise": "images",
     "subset": "modify",
-    "where": "cache",
+    "where": "fetching",
     "with_label_noise": "modify",
 }
 

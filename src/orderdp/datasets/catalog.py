@@ -1,4 +1,4 @@
-"""The named data sets, with their contents and their sources.
+"""The named data sets, with their contents, class names and sources.
 
 A named data set is described by its *original files*: the files that its author published, uncompressed and out of
 their archives, each with its SHA-256. Every storage format is converted to these files, which are then compared.
@@ -10,9 +10,57 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from orderdp._validation import checked_name
-from orderdp.datasets import class_names
 
-__all__ = ["DATASETS", "NAMES", "DatasetInfo", "DebianPackage", "Download", "NpmPackage", "Source", "dataset_info"]
+__all__ = [
+    "CIFAR10",
+    "CIFAR100",
+    "DATASETS",
+    "DIGITS",
+    "FASHION",
+    "NAMES",
+    "DatasetInfo",
+    "DebianPackage",
+    "Download",
+    "NpmPackage",
+    "Source",
+    "dataset_info",
+]
+
+
+DIGITS = tuple("0123456789")
+
+
+FASHION = (
+    "T-shirt/top",
+    "Trouser",
+    "Pullover",
+    "Dress",
+    "Coat",
+    "Sandal",
+    "Shirt",
+    "Sneaker",
+    "Bag",
+    "Ankle boot",
+)
+
+
+CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+
+
+# fmt: off
+CIFAR100 = (
+    "apple", "aquarium_fish", "baby", "bear", "beaver", "bed", "bee", "beetle", "bicycle", "bottle", "bowl", "boy",
+    "bridge", "bus", "butterfly", "camel", "can", "castle", "caterpillar", "cattle", "chair", "chimpanzee", "clock",
+    "cloud", "cockroach", "couch", "crab", "crocodile", "cup", "dinosaur", "dolphin", "elephant", "flatfish",
+    "forest", "fox", "girl", "hamster", "house", "kangaroo", "keyboard", "lamp", "lawn_mower", "leopard", "lion",
+    "lizard", "lobster", "man", "maple_tree", "motorcycle", "mountain", "mouse", "mushroom", "oak_tree", "orange",
+    "orchid", "otter", "palm_tree", "pear", "pickup_truck", "pine_tree", "plain", "plate", "poppy", "porcupine",
+    "possum", "rabbit", "raccoon", "ray", "road", "rocket", "rose", "sea", "seal", "shark", "shrew", "skunk",
+    "skyscraper", "snail", "snake", "spider", "squirrel", "streetcar", "sunflower", "sweet_pepper", "table", "tank",
+    "telephone", "television", "tiger", "tractor", "train", "trout", "tulip", "turtle", "wardrobe", "whale",
+    "willow_tree", "wolf", "woman", "worm",
+)
+# fmt: on
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +160,7 @@ def _cifar_at(archive: str, sha256: str) -> Download:
 
 
 # No augmentation: 8 x 8 pixels leave no margin to cut, and a mirrored digit is not a digit.
-_DIGITS = DatasetInfo("digits", "digits", 1347, 450, (1, 8, 8), class_names.DIGITS)
+_DIGITS = DatasetInfo("digits", "digits", 1347, 450, (1, 8, 8), DIGITS)
 
 
 _MNIST = DatasetInfo(
@@ -121,7 +169,7 @@ _MNIST = DatasetInfo(
     60_000,
     10_000,
     (1, 28, 28),
-    class_names.DIGITS,
+    DIGITS,
     _idx_files(
         "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
         "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
@@ -145,7 +193,7 @@ _FASHION = DatasetInfo(
     60_000,
     10_000,
     (1, 28, 28),
-    class_names.FASHION,
+    FASHION,
     _idx_files(
         "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
         "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
@@ -172,7 +220,7 @@ _CIFAR10 = DatasetInfo(
     50_000,
     10_000,
     (3, 32, 32),
-    class_names.CIFAR10,
+    CIFAR10,
     {
         "data_batch_1.bin": "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
         "data_batch_2.bin": "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed",
@@ -198,7 +246,7 @@ _CIFAR100 = DatasetInfo(
     50_000,
     10_000,
     (3, 32, 32),
-    class_names.CIFAR100,
+    CIFAR100,
     {
         "train.bin": "f31298fc616915fa142368359df1c4ca2ae984d6915ca468b998a5ec6aeebf29",
         "test.bin": "d8b1e6b7b3bee4020055f0699b111f60b1af1e262aeb93a0b659061746f8224a",

@@ -1,28 +1,222 @@
-"""`load`: data by name or by path, with the modifiers of the specification."""
+"""`load`: data by name or by path: arrays, folders and saved data sets, with the modifiers of the specification."""
 
 from __future__ import annotations
 
 import os
+import zipfile
+import zlib
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 from orderdp._validation import suggestion
-from orderdp.datasets import arrays as hugging_face
-from orderdp.datasets import image_folders as folders
-from orderdp.datasets.arrays import data_from_arrays, read_digits, read_npz
-from orderdp.datasets.cache import find
 from orderdp.datasets.catalog import DATASETS, DatasetInfo
+from orderdp.datasets.fetching import find
 from orderdp.datasets.files import FileSource, check, open_source, recognised
-from orderdp.datasets.formats import FAMILIES, Arrays, decode, original_files
-from orderdp.datasets.image_folders import FolderData
-from orderdp.datasets.images import Augment, ImageData, Split, channel_statistics
+from orderdp.datasets.formats import FAMILIES, Arrays, decode, extra, original_files
+from orderdp.datasets.images import (
+    Augment,
+    FolderData,
+    ImageData,
+    Split,
+    channel_statistics,
+    is_image_folder,
+    read_image_folder,
+)
 from orderdp.datasets.modify import Modifiers, corrupted, hold_out, long_tailed, parse, subset, with_label_noise
 from orderdp.errors import ConfigError, DatasetError
 
-__all__ = ["load"]
+__all__ = [
+    "KEYS",
+    "data_from_arrays",
+    "is_saved_dataset",
+    "load",
+    "read_digits",
+    "read_npz",
+    "read_saved_dataset",
+    "samples",
+]
+
+
+#: Required arrays of the file. `class_names` is optional.
+KEYS = ("x_train", "y_train", "x_test", "y_test")
+
+
+_CHANNELS = (1, 3, 4)
+
+
+_MOST_CLASSES = 1 << 31  # a model has one output per class
+
+
+def read_npz(path: Path) -> ImageData:
+    """Read the data in an ``.npz`` file. Nothing in the file is unpickled."""
+    stored = _stored(path)
+    missing = [key for key in KEYS if key not in stored]
+    if missing:
+        raise DatasetError(
+            f"{path} must have the arrays {', '.join(KEYS)}; missing: {', '.join(missing)}; there are: "
+            f"{', '.join(stored) or 'none'}. Write it with np.savez(path, x_train=..., ...)."
+        )
+    names = tuple(str(name) for name in np.atleast_1d(stored["class_names"])) if "class_names" in stored else None
+    return data_from_arrays(path.name, [stored[key] for key in KEYS], names, source=str(path))
+
+
+def _stored(path: Path) -> dict[str, np.ndarray]:
+    if not zipfile.is_zipfile(path):
+        raise DatasetError(f"{path} must be a whole .npz file with {', '.join(KEYS)}; it is none, or was cut short.")
+    try:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
+            return dict(stored)
+    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+        raise DatasetError(f"{path} must be a whole .npz file, but reading it failed: {error}.") from None
+    except ValueError as error:  # raised by numpy for objects, which would have to be unpickled
+        raise DatasetError(f"{path} must hold plain arrays of numbers: {error}") from None
+
+
+def data_from_arrays(
+    name: str, arrays: list[np.ndarray], class_names: tuple[str, ...] | None, *, source: str
+) -> ImageData:
+    """Build a data set from x_train, y_train, x_test and y_test, after checking each array."""
+    train = _array_split(arrays[0], arrays[1], f"{source}: x_train", f"{source}: y_train")
+    test = _array_split(arrays[2], arrays[3], f"{source}: x_test", f"{source}: y_test")
+    if train.images.shape[1:] != test.images.shape[1:] or train.images.dtype != test.images.dtype:
+        raise DatasetError(
+            f"{source}: training and test samples must be alike, got {tuple(train.images.shape[1:])} of "
+            f"{train.images.dtype} and {tuple(test.images.shape[1:])} of {test.images.dtype}."
+        )
+    if len(train) == 0 or len(test) == 0:
+        raise DatasetError(f"{source}: both splits must have samples, got {len(train)} and {len(test)}.")
+    classes = int(max(train.labels.max(), test.labels.max())) + 1
+    if class_names is not None and len(class_names) < classes:
+        raise DatasetError(f"{source}: there must be {classes} class names, got {len(class_names)}.")
+    mean, std = channel_statistics(train.images)
+    # Whether a shifted or mirrored image keeps its class is unknown for a user's own data.
+    unchanged = Augment(padding=0, flip=False)
+    classes = classes if class_names is None else len(class_names)
+    return ImageData(name, train, test, classes, class_names, mean, std, unchanged)
+
+
+def samples(values: np.ndarray, what: str) -> torch.Tensor:
+    """Convert samples to model inputs: uint8 images with channels first, or float32 of any shape."""
+    if values.ndim < 2 or values.dtype.kind not in "biuf":
+        raise DatasetError(f"{what} must be numbers of shape (n, ...), got {values.dtype} of shape {values.shape}.")
+    if len(values) and values.size == 0:
+        raise DatasetError(f"{what} must have at least one number a sample, got shape {values.shape}.")
+    is_image = values.dtype == np.uint8 and values.ndim in (3, 4)
+    if is_image and values.ndim == 3:
+        values = values[:, None]
+    elif values.ndim == 4 and values.shape[1] not in _CHANNELS and values.shape[3] in _CHANNELS:
+        values = np.moveaxis(values, 3, 1)
+    if is_image:
+        return torch.from_numpy(np.require(values, requirements=["C", "W"]))
+    numbers = np.require(values, np.float32, ["C", "W"])
+    if not np.isfinite(numbers).all():
+        raise DatasetError(f"{what} must be finite, got NaN or infinity.")
+    return torch.from_numpy(numbers)
+
+
+def _array_split(values: np.ndarray, labels: np.ndarray, values_name: str, labels_name: str) -> Split:
+    flat = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
+    if flat.ndim != 1 or not np.issubdtype(flat.dtype, np.integer) or (len(flat) and int(flat.min()) < 0):
+        raise DatasetError(
+            f"{labels_name} must be whole numbers from 0, one a sample, got {labels.dtype} of shape {labels.shape}."
+        )
+    if len(flat) and int(flat.max()) >= _MOST_CLASSES:
+        raise DatasetError(
+            f"{labels_name} must be the classes' numbers, counted from 0, got one of {int(flat.max()):,}. Number the "
+            "classes that there are."
+        )
+    if len(flat) != len(values):
+        raise DatasetError(
+            f"{labels_name} must have a label for each of the {len(values):,} samples of x, got {len(flat):,}."
+        )
+    return Split(samples(values, values_name), torch.from_numpy(flat.astype(np.int64)))
+
+
+_IMAGES = ("image", "img", "images", "pixel_values", "pixels", "features", "x")
+
+
+_LABELS = ("label", "labels", "fine_label", "target", "y")
+
+
+_TESTS = ("test", "validation", "valid", "val")
+
+
+def is_saved_dataset(path: Path) -> bool:
+    """Whether ``save_to_disk`` has written this folder."""
+    return (path / "dataset_dict.json").is_file() or (path / "dataset_info.json").is_file()
+
+
+def read_saved_dataset(path: Path) -> ImageData:
+    """Read a saved data set: splits "train" and "test" or "validation", with a column of images and one of labels."""
+    datasets = extra("datasets", "saved data sets", "datasets")
+    splits = datasets.load_from_disk(str(path))
+    there = ", ".join(splits) if isinstance(splits, dict) else "a single one"
+    if not isinstance(splits, dict) or "train" not in splits:
+        raise DatasetError(
+            f"{path} must hold the splits train and test, got {there}. Split it with train_test_split, then save it."
+        )
+    test = _named(_TESTS, splits, f"{path}: a split for testing")
+    features = splits["train"].features
+    images, labels = (
+        _named(_IMAGES, features, f"{path}: a column of images"),
+        _named(_LABELS, features, f"{path}: labels"),
+    )
+    arrays = []
+    for split in ("train", test):
+        arrays.append(_stacked(splits[split], images, f"{path}: {split}"))
+        arrays.append(np.asarray(splits[split].with_format("numpy")[labels][:]))
+    names = getattr(features[labels], "names", None)
+    return data_from_arrays(path.name, arrays, None if names is None else tuple(names), source=str(path))
+
+
+def _stacked(split: Any, column: str, what: str) -> np.ndarray:
+    if type(split.features[column]).__name__ == "Image":
+        images = [np.asarray(image) for image in split[column]]
+    else:
+        # In the numpy format all integers come out as int64, whatever type they are stored as.
+        dtype = _dtype(split.features[column])
+        images = [np.asarray(image, dtype) for image in split.with_format("numpy")[column]]
+    shapes = {image.shape for image in images}
+    if len(shapes) > 1:
+        raise DatasetError(
+            f"{what} must have images of one size, got {', '.join(map(str, sorted(shapes)[:3]))}. Resize them before "
+            "saving; or save them as an image folder, which is resized while it is read."
+        )
+    return np.stack(images) if images else np.empty((0, 1))
+
+
+def _dtype(feature: Any) -> str | None:
+    """Return the stored dtype of a column, also for lists and nested lists."""
+    while hasattr(feature, "feature"):
+        feature = feature.feature
+    dtype = getattr(feature, "dtype", None)
+    return dtype if isinstance(dtype, str) and dtype.startswith(("uint", "int", "float")) else None
+
+
+def _named(choices: tuple[str, ...], there: Any, what: str) -> str:
+    for name in choices:
+        if name in there:
+            return name
+    raise DatasetError(
+        f"{what} must be called {', '.join(choices[:-1])} or {choices[-1]}; there are {', '.join(there)}."
+    )
+
+
+def read_digits() -> Arrays:
+    """Return training images and labels, test images and labels; a fixed quarter of the samples is the test split."""
+    datasets = extra("sklearn.datasets", "the digits", "demo")
+    selection = extra("sklearn.model_selection", "the digits", "demo")
+    pixels, labels = datasets.load_digits(return_X_y=True)
+    # The gray levels 0 to 16, spread over a byte: the 17 values stay distinct.
+    images = np.rint(pixels * (255 / 16)).astype(np.uint8).reshape(-1, 1, 8, 8)
+    train, test, train_labels, test_labels = selection.train_test_array_split(
+        images, labels, test_size=0.25, random_state=0, stratify=labels
+    )
+    return train, train_labels, test, test_labels
 
 
 def load(spec: str | os.PathLike[str], data_dir: str | os.PathLike[str] | None = None) -> ImageData | FolderData:
@@ -61,14 +255,14 @@ def _by_path(name: str) -> ImageData | FolderData:
         raise _not_there(name)
     if path.suffix == ".npz":
         return read_npz(path)
-    if path.is_dir() and hugging_face.is_saved_dataset(path):
-        return hugging_face.read_saved_dataset(path)
+    if path.is_dir() and is_saved_dataset(path):
+        return read_saved_dataset(path)
     shelf = open_source(path)
     data = None if shelf is None else _upstream(shelf)
     if data is not None:
         return data
-    if path.is_dir() and folders.is_image_folder(path):
-        return folders.read_image_folder(path)
+    if path.is_dir() and is_image_folder(path):
+        return read_image_folder(path)
     raise DatasetError(
         f"{path} must be an .npz file, a folder or archive with idx files or CIFAR batches, a folder saved by "
         "`datasets`, or a folder with train/CLASS/ and val/CLASS/; it is none of these."

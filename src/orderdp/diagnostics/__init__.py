@@ -14,9 +14,20 @@ from orderdp.diagnostics.gradients import (
     gradient_norm,
     rolling_spread,
 )
-from orderdp.diagnostics.kept_sets import KeptSets, Stage, expected_jaccard, jaccard, stability
+from orderdp.diagnostics.kept_sets import (
+    Ages,
+    KeptSets,
+    Stage,
+    Usage,
+    coverage_over_time,
+    expected_jaccard,
+    jaccard,
+    score_ages,
+    stability,
+    usage_counts,
+    usage_summary,
+)
 from orderdp.diagnostics.monitor import Design, Diagnostics, Risk, design_of, surrogate_risk
-from orderdp.diagnostics.usage import Ages, Usage, coverage_over_time, score_ages, usage_counts, usage_summary
 
 __all__ = [
     "Ages",

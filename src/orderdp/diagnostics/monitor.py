@@ -19,8 +19,7 @@ from orderdp.diagnostics.gradients import (
     gradient_norm,
     without_lone_last,
 )
-from orderdp.diagnostics.kept_sets import shared
-from orderdp.diagnostics.usage import Ages, score_ages, usage_summary
+from orderdp.diagnostics.kept_sets import Ages, score_ages, shared, usage_summary
 from orderdp.errors import ConfigError
 from orderdp.policies import RS2, DynamicRandom, EpsilonGreedy, FullData, OrderDP, Scheduled
 from orderdp.policy import Context, Policy

@@ -1,16 +1,18 @@
-"""The settings of a run, as one flat value that its records hold; and the grid of runs of a comparison."""
+"""The settings of a run, the options of running, the grid of a comparison, and user-defined objects by path."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
+import importlib.util
 import json
 import math
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import Any, Literal, NamedTuple
 
 from orderdp._validation import check_ratio, checked_name, is_count, suggestion
 from orderdp.errors import ConfigError
@@ -24,17 +26,70 @@ __all__ = [
     "DEFAULT_POLICIES",
     "PRESETS",
     "VARIED",
+    "Closeness",
     "MethodSpec",
+    "RunOptions",
     "Settings",
     "check_parameters",
     "grid",
+    "import_object",
     "parse_method",
     "planned_epochs",
     "preset_values",
     "read_config",
+    "read_toml",
     "split_outside_brackets",
     "takes_ratio",
 ]
+
+
+def import_object(place: str, what: str) -> Callable[..., Any]:
+    """Import the function at `place`, ``module:name`` or ``file.py:name``; the current folder is searched, too."""
+    module_name, _, name = place.rpartition(":")
+    if not module_name or not name or (module_name.startswith(".") and not module_name.endswith(".py")):
+        raise ConfigError(f"a {what} of your own must be given as module:name, got {place!r}.")
+    path = Path(module_name) if module_name.endswith(".py") else None
+    if path is not None:
+        if not path.exists():
+            raise ConfigError(f"there is no file {module_name!r} to take the {what} from.")
+        folder, module_name = str(path.parent.resolve()), path.stem
+    else:
+        folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        module = importlib.import_module(module_name)
+        if path is not None and not _is_from(module, path):
+            # At the front of sys.path, the folder would hide the other module from processes that start later.
+            sys.path.remove(folder)
+            sys.path.append(folder)
+            module = _taken_from(path)
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"the module of {what} {place!r} cannot be imported: {error}.") from None
+    if not callable(getattr(module, name, None)):
+        known = [entry for entry in vars(module) if not entry.startswith("_") and callable(getattr(module, entry))]
+        raise ConfigError(f"module {module_name!r} has no function {name!r}.{suggestion(name, known)}")
+    found: Callable[..., Any] = getattr(module, name)
+    return found
+
+
+def _is_from(module: ModuleType, path: Path) -> bool:
+    found = getattr(module, "__file__", None)
+    return found is not None and Path(found).resolve() == path.resolve()
+
+
+def _taken_from(path: Path) -> ModuleType:
+    """Load a file whose name another module already has, such as random.py."""
+    name = str(path.resolve())
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
 
 
 #: Controls, defined by the number of epochs: all data, and all data for fewer epochs.
@@ -43,6 +98,59 @@ CONTROLS = ("full", "reduced")
 
 #: Settings that may differ between the runs of a comparison.
 VARIED = ("policy", "policy_parameters", "prune_ratio", "seed")
+
+
+#: Level of diagnostics. False: those of every run, without gradients. "steps": also the gradient of each step and the
+#: risk. True: also the gradient of all data, which takes longer than most runs themselves.
+Closeness = bool | Literal["steps"]
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How runs are carried out: folders, device, processes, checkpoints, output. No option changes a result.
+
+    Attributes:
+        out: Folder of the comparison; each run has its own folder in ``runs``.
+        data_dir: Folder that is searched for data first.
+        device: Name of the device; "auto" is a GPU if there is one.
+        threads: Threads of torch in each process; None for torch's default.
+        jobs: Number of runs at a time; more than one run in processes of their own.
+        checkpoint_seconds: Seconds between checkpoints, also within an epoch.
+        command: Command line, for the records.
+        tests: Further test sets for the trained models, by name or path. Only their test splits are used.
+        tensorboard: Whether to write TensorBoard logs as well.
+        diagnose: Whether to compute diagnostics of gradients and kept sets; "steps" leaves out the gradient of all
+            data.
+        quiet: Whether to show no progress.
+        resume: Whether ``orderdp train`` resumes the run in the folder.
+    """
+
+    out: Path
+    data_dir: Path | None = None
+    device: str = "auto"
+    threads: int | None = None
+    jobs: int = 1
+    checkpoint_seconds: float = 30.0
+    command: str | None = None
+    tests: tuple[str, ...] = ()
+    tensorboard: bool = False
+    diagnose: Closeness = False
+    quiet: bool = False
+    resume: bool = False
+
+    def __post_init__(self) -> None:
+        if self.jobs < 1:
+            raise ConfigError(f"--jobs must be at least 1, got {self.jobs}.")
+        if self.threads is not None and self.threads < 1:
+            raise ConfigError(f"--threads must be at least 1, got {self.threads}.")
+        if not self.checkpoint_seconds >= 0:  # also rejects NaN, which would mean never
+            raise ConfigError(f"--checkpoint-seconds must be a number, at least 0, got {self.checkpoint_seconds}.")
+        if self.diagnose not in (False, True, "steps"):
+            raise ConfigError(f'diagnose must be False, True or "steps", got {self.diagnose!r}.')
+
+    def folder(self, run: Settings) -> Path:
+        """Return the folder of a run."""
+        return self.out / "runs" / run.run_id
 
 
 @dataclass(frozen=True)
@@ -293,18 +401,23 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 def read_config(path: Path) -> dict[str, Any]:
     """Read the settings in a TOML file, on top of the preset that the file names."""
+    try:
+        values = read_toml(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"there is no config file {str(path)!r}.") from None
+    except ValueError as error:  # also TOMLDecodeError and UnicodeDecodeError
+        raise ConfigError(f"{str(path)!r} must be TOML: {error}.") from None
+    preset = values.pop("preset", None)
+    return {**preset_values(preset), **values}
+
+
+def read_toml(text: str) -> dict[str, Any]:
+    """Parse TOML."""
     if sys.version_info >= (3, 11):
         import tomllib
     else:
         import tomli as tomllib
-    try:
-        values: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigError(f"there is no config file {str(path)!r}.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{str(path)!r} must be TOML: {error}.") from None
-    preset = values.pop("preset", None)
-    return {**preset_values(preset), **values}
+    return tomllib.loads(text)
 
 
 def preset_values(name: str | None) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -17,18 +17,14 @@ from torch import nn
 from orderdp import Context, Pruner, Selection
 from orderdp.diagnostics import Diagnostics, KeptSets, gradient_cosine
 from orderdp.diagnostics.gradients import without_lone_last
-from orderdp.errors import ConfigError
-from orderdp.experiments.config import Settings
+from orderdp.experiments.config import Closeness, Settings
 from orderdp.experiments.tasks import Losses, Task, task_batches
-from orderdp.experiments.timing import Stopwatch
 from orderdp.policy import Table
 
-__all__ = ["CHECKPOINTS", "KEPT_FILE", "Closeness", "Diagnosis", "checkpoints"]
+if TYPE_CHECKING:
+    from orderdp.experiments.trainer import Stopwatch
 
-
-#: Level of diagnostics. False: those of every run, without gradients. "steps": also the gradient of each step and the
-#: risk. True: also the gradient of all data, which takes longer than most runs themselves.
-Closeness = bool | Literal["steps"]
+__all__ = ["CHECKPOINTS", "KEPT_FILE", "Diagnosis", "checkpoints"]
 
 
 #: Number of epochs in which the gradient of all data is computed and the kept set is written: two for each fifth of
@@ -73,8 +69,6 @@ class Diagnosis:
         *,
         closeness: Closeness,
     ) -> None:
-        if closeness not in (False, True, "steps"):
-            raise ConfigError(f'diagnose must be False, True or "steps", got {closeness!r}.')
         self.closeness = closeness
         self.on = on = bool(closeness)
         self._pruner = pruner

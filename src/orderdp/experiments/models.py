@@ -1,4 +1,4 @@
-"""Models by name: small ones for two CPU cores, the paper's ResNets, timm models, and user-defined models."""
+"""Models by name: small ones for two CPU cores, ResNets, a vision transformer, timm models, and user-defined models."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from orderdp._torch import GlobalGenerators
 from orderdp._validation import checked_name
 from orderdp.errors import ConfigError
-from orderdp.experiments._imports import import_object
-from orderdp.experiments.resnet import resnet18, resnet50
-from orderdp.experiments.vit import CompactViT
+from orderdp.experiments.config import import_object
 
-__all__ = ["MODELS", "CompactCNN", "build_model", "quarter_width"]
+__all__ = ["MODELS", "CompactCNN", "CompactViT", "ResNet", "build_model", "quarter_width", "resnet18", "resnet50"]
 
 
 def mlp(shape: Sequence[int], classes: int, *, width: int = 256) -> nn.Module:
@@ -83,6 +82,161 @@ class _Residual(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         changed: torch.Tensor = x + self.inner(x)
+        return changed
+
+
+class ResNet(nn.Module):
+    """Four stages of residual blocks.
+
+    Args:
+        shape: Channels, height and width of an image.
+        classes: Number of classes.
+        blocks: Number of blocks per stage.
+        bottleneck: Whether blocks narrow to a quarter of their width inside (ResNet-50) or not (ResNet-18).
+        width: Channels inside the blocks of the first stage; each later stage has twice as many as the one before.
+    """
+
+    def __init__(
+        self, shape: Sequence[int], classes: int, blocks: Sequence[int], *, bottleneck: bool, width: int = 64
+    ) -> None:
+        super().__init__()
+        if len(shape) != 3:
+            raise ConfigError(
+                f"this model needs images (channels, height, width), got samples of shape {tuple(shape)}."
+            )
+        self.stem = nn.Sequential(*_normalized_convolution(shape[0], width, 3), nn.ReLU(inplace=True))
+        block = _Bottleneck if bottleneck else _Basic
+        channels, stages = width, []
+        for number, depth in enumerate(blocks):
+            for place in range(depth):
+                stride = 2 if number > 0 and place == 0 else 1
+                stages.append(block(channels, width << number, stride))
+                channels = (width << number) * block.expansion
+        self.stages = nn.Sequential(*stages)
+        self.head = nn.Linear(channels, classes)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the logits."""
+        logits: torch.Tensor = self.head(self.stages(self.stem(x)).mean((2, 3)))
+        return logits
+
+
+class _Basic(nn.Module):
+    expansion = 1
+
+    def __init__(self, inputs: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(
+            *_normalized_convolution(inputs, width, 3, stride),
+            nn.ReLU(inplace=True),
+            *_normalized_convolution(width, width, 3),
+        )
+        self.shortcut = _shortcut(inputs, width, stride)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.inner(x) + self.shortcut(x))
+
+
+class _Bottleneck(nn.Module):
+    expansion = 4
+
+    def __init__(self, inputs: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(
+            *_normalized_convolution(inputs, width, 1),
+            nn.ReLU(inplace=True),
+            *_normalized_convolution(width, width, 3, stride),
+            nn.ReLU(inplace=True),
+            *_normalized_convolution(width, 4 * width, 1),
+        )
+        self.shortcut = _shortcut(inputs, 4 * width, stride)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.inner(x) + self.shortcut(x))
+
+
+def _normalized_convolution(inputs: int, outputs: int, size: int, stride: int = 1) -> tuple[nn.Module, nn.Module]:
+    return nn.Conv2d(inputs, outputs, size, stride, size // 2, bias=False), nn.BatchNorm2d(outputs)
+
+
+def _shortcut(inputs: int, outputs: int, stride: int) -> nn.Module:
+    if inputs == outputs and stride == 1:
+        return nn.Identity()
+    return nn.Sequential(*_normalized_convolution(inputs, outputs, 1, stride))
+
+
+def resnet18(shape: Sequence[int], classes: int, *, width: int = 64) -> ResNet:
+    """Build a ResNet-18: two basic blocks per stage; 11.2 million parameters for CIFAR-10."""
+    return ResNet(shape, classes, (2, 2, 2, 2), bottleneck=False, width=width)
+
+
+def resnet50(shape: Sequence[int], classes: int, *, width: int = 64) -> ResNet:
+    """Build a ResNet-50: stages of 3, 4, 6 and 3 bottlenecks; 23.5 million parameters for CIFAR-10."""
+    return ResNet(shape, classes, (3, 4, 6, 3), bottleneck=True, width=width)
+
+
+_SIDE = 8  # patches along each side of an image, at most
+
+
+_HEAD = 16  # channels per attention head
+
+
+class CompactViT(nn.Module):
+    """Patches of the image attend to each other in four layers; their mean is classified.
+
+    Args:
+        shape: Channels, height and width of an image.
+        classes: Number of classes.
+        width: Channels per patch, a multiple of 16.
+        depth: Number of layers.
+    """
+
+    def __init__(self, shape: Sequence[int], classes: int, *, width: int = 64, depth: int = 4) -> None:
+        super().__init__()
+        if len(shape) != 3:
+            raise ConfigError(
+                f"this model needs images (channels, height, width), got samples of shape {tuple(shape)}."
+            )
+        if width % _HEAD or width < _HEAD:
+            raise ConfigError(f"the width of this model must be a multiple of {_HEAD}, got {width}.")
+        channels, height, across = shape
+        patch = max(2, -(-max(height, across) // _SIDE))
+        self.patches = nn.Conv2d(channels, width, patch, stride=patch)
+        self._padding = (0, -across % patch, 0, -height % patch)
+        places = -(-height // patch) * -(-across // patch)
+        self.places = nn.Parameter(0.02 * torch.randn(places, width))
+        self.layers = nn.Sequential(*(_Layer(width) for _ in range(depth)))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the logits."""
+        tokens = self.patches(F.pad(x, self._padding)).flatten(2).transpose(1, 2) + self.places
+        logits: torch.Tensor = self.head(self.norm(self.layers(tokens)).mean(1))
+        return logits
+
+
+class _Layer(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.heads = width // _HEAD
+        self.before_attention = nn.LayerNorm(width)
+        self.into = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+        self.change = nn.Sequential(
+            nn.LayerNorm(width), nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width)
+        )
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        batch, places, width = tokens.shape
+        parts = self.into(self.before_attention(tokens)).view(batch, places, 3, self.heads, _HEAD)
+        query, key, value = parts.permute(2, 0, 3, 1, 4)
+        found = F.scaled_dot_product_attention(query, key, value).transpose(1, 2).reshape(batch, places, width)
+        tokens = tokens + self.out(found)
+        changed: torch.Tensor = tokens + self.change(tokens)
         return changed
 
 

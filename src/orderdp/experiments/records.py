@@ -24,6 +24,7 @@ __all__ = [
     "SCHEMA",
     "Run",
     "RunLog",
+    "RunRecords",
     "describe_host",
     "pack_runs",
     "plain",
@@ -226,17 +227,51 @@ def read_runs(directory: str | os.PathLike[str]) -> list[Run]:
         directory: Output folder of ``orderdp train`` or ``orderdp compare``, or the packed file.
     """
     directory = Path(directory)
-    if directory.is_file():
-        return _read_packed(directory)
-    if not directory.is_dir():
-        raise RecordError(f"there is no folder {os.fspath(directory)!r}. Give the one the runs were written to.")
-    files = sorted(directory.glob(f"runs/*/{FILE_NAME}"))
-    if not files:
-        raise RecordError(
-            f"there are no records in {os.fspath(directory)!r}: no file matches runs/*/{FILE_NAME}. "
-            "`orderdp train` and `orderdp compare` write them; `orderdp compare --help` has examples."
-        )
-    return [read_run(file) for file in files]
+    return _read_packed(directory) if directory.is_file() else RunRecords(directory).all()
+
+
+class RunRecords:
+    """The records of all runs of a folder. Each run is read once, and again only after it has changed.
+
+    Args:
+        directory: Output folder of ``orderdp train`` or ``orderdp compare``.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        self.directory = Path(directory)
+        self._runs: dict[str, Run] = {}
+
+    def get(self, run_id: str) -> Run | None:
+        """Return a run; None if it has no records."""
+        if run_id not in self._runs:
+            file = self.directory / "runs" / run_id / FILE_NAME
+            if not file.exists():
+                return None
+            self._runs[run_id] = read_run(file)
+        return self._runs[run_id]
+
+    def finished(self, run_id: str) -> Run | None:
+        """Return a run that is done or failed; None for any other."""
+        run = self.get(run_id)
+        return None if run is None or run.summary is None else run
+
+    def changed(self, run_id: str) -> None:
+        """Read the run again when it is requested next, because records were added to it."""
+        self._runs.pop(run_id, None)
+
+    def all(self) -> list[Run]:
+        """Return all runs, sorted by name; raise if there are none."""
+        if not self.directory.is_dir():
+            raise RecordError(
+                f"there is no folder {os.fspath(self.directory)!r}. Give the one the runs were written to."
+            )
+        files = sorted(self.directory.glob(f"runs/*/{FILE_NAME}"))
+        if not files:
+            raise RecordError(
+                f"there are no records in {os.fspath(self.directory)!r}: no file matches runs/*/{FILE_NAME}. "
+                "`orderdp train` and `orderdp compare` write them; `orderdp compare --help` has examples."
+            )
+        return [run for file in files if (run := self.get(file.parent.name)) is not None]
 
 
 def pack_runs(directory: str | os.PathLike[str], file: str | os.PathLike[str]) -> int:
@@ -270,6 +305,16 @@ def unpack_runs(file: str | os.PathLike[str], directory: str | os.PathLike[str])
 
 
 def _read_packed(file: Path) -> list[Run]:
+    if file.suffix != ".jsonl":
+        raise RecordError(
+            f"{os.fspath(file)!r} must be a folder of runs or a file of packed records that ends in .jsonl. "
+            "`orderdp train` and `orderdp compare` write folders."
+        )
+    if file.name == FILE_NAME:
+        raise RecordError(
+            f"{os.fspath(file)!r} holds the records of one run. Give the folder of its comparison, "
+            f"{os.fspath(file.parent.parent.parent)!r}."
+        )
     runs: dict[str, Run] = {}
     for number, line in enumerate(file.read_bytes().split(b"\n")[:-1], start=1):
         where = f"{os.fspath(file)}, line {number}"
@@ -282,6 +327,8 @@ def _read_packed(file: Path) -> list[Run]:
             _take(runs.setdefault(name, Run(id=name)), record, first=is_first)
         except (KeyError, TypeError, ValueError) as error:
             raise _damaged(where, f"{type(error).__name__}: {error}") from error
+    if not runs:
+        raise RecordError(f"{os.fspath(file)!r} holds no records: it is empty.")
     return [runs[name] for name in sorted(runs)]
 
 
@@ -420,20 +467,20 @@ class RunLog:
         usage: Any = (),
         finished: str | None = None,
         **extra: Any,
-    ) -> None:
-        """Write the result of the run: "done", or "failed" with a reason."""
+    ) -> dict[str, Any]:
+        """Write the result of the run: "done", or "failed" with a reason; return the record."""
         if status not in ("done", "failed"):
             raise RecordError(f'status must be "done" or "failed", got {status!r}.')
         fields = {name: value for name, value in locals().items() if name not in ("self", "extra")}
-        self._append("summary", {**fields, "finished": finished or _now(), **extra})
+        return self._append("summary", {**fields, "finished": finished or _now(), **extra})
 
     def test(self, *, data: str, metric: float, samples: int) -> None:
         """Write the metric of the trained model on a further test set. A repeated test is written again."""
         self._append("test", {"data": data, "metric": metric, "samples": samples, "finished": _now()})
 
-    def _append(self, kind: str, fields: Mapping[str, Any]) -> None:
-        record = {"schema": SCHEMA, "kind": kind, **fields}
-        line = json.dumps(plain(record), allow_nan=False, ensure_ascii=False).encode() + b"\n"
+    def _append(self, kind: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+        record: dict[str, Any] = plain({"schema": SCHEMA, "kind": kind, **fields})
+        line = json.dumps(record, allow_nan=False, ensure_ascii=False).encode() + b"\n"
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with open(self.path, "r+b" if self.path.exists() else "x+b", buffering=0) as file:
@@ -443,6 +490,7 @@ class RunLog:
                 f"a record could not be written to {os.fspath(self.path)!r}: {error.strerror or error}. "
                 "The records before it are whole. Make room or choose another folder, then resume the run."
             ) from error
+        return record
 
 
 def _write_whole(file: Any, line: bytes) -> None:

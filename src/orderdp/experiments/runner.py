@@ -23,16 +23,22 @@ import torch
 from orderdp import load_checkpoint
 from orderdp._files import write_text
 from orderdp._locks import try_lock
+from orderdp._training import OPTIMIZERS, SCHEDULES
 from orderdp._validation import check_dials, checked_name
 from orderdp.coresets.registry import build
 from orderdp.datasets import ImageData
 from orderdp.errors import ConfigError, DatasetError, RecordError, StateError
-from orderdp.experiments.config import CONTROLS, VARIED, MethodSpec, Settings, check_parameters, takes_ratio
-from orderdp.experiments.diagnosing import Closeness
-from orderdp.experiments.optimizers import OPTIMIZERS, SCHEDULES
-from orderdp.experiments.proxy_plan import check_plan, check_task, is_recorded, plan_for
-from orderdp.experiments.records import Run, RunLog, read_run
-from orderdp.experiments.selected_once import choose, is_static
+from orderdp.experiments.config import (
+    CONTROLS,
+    VARIED,
+    MethodSpec,
+    RunOptions,
+    Settings,
+    check_parameters,
+    takes_ratio,
+)
+from orderdp.experiments.records import Run, RunLog, RunRecords, read_run
+from orderdp.experiments.static import check_plan, check_task, choose, is_recorded, is_static, plan_for
 from orderdp.experiments.statistics import Row, compare
 from orderdp.experiments.tasks import Task, drops_last, load_task
 from orderdp.experiments.trainer import MODEL_FILE, Training, check_full_batch, evaluate, policy_of
@@ -41,7 +47,6 @@ from orderdp.pruner import Pruner
 
 __all__ = [
     "FurtherTest",
-    "RunOptions",
     "Runner",
     "Trial",
     "check",
@@ -50,7 +55,6 @@ __all__ = [
     "choose_device",
     "compare_all",
     "find_lossless",
-    "finished",
     "follow",
     "judge_all",
     "not_judged",
@@ -177,40 +181,21 @@ class Runner:
     """Runs settings one after the other, and keeps the last data sets in memory.
 
     Args:
-        out: Folder of the comparison; each run has its own folder in ``runs``.
-        data_dir: Folder that is searched for data first.
-        device: Name of the device, or "auto".
-        checkpoint_seconds: Seconds between checkpoints.
-        command: Command line, for the records.
-        tensorboard: Whether to write TensorBoard logs as well.
-        diagnose: Level of diagnostics, as in `Closeness`.
+        options: Run options. Their number of threads is set for the process.
     """
 
-    def __init__(
-        self,
-        out: Path,
-        *,
-        data_dir: Path | None = None,
-        device: str = "auto",
-        checkpoint_seconds: float = 30.0,
-        command: str | None = None,
-        tensorboard: bool = False,
-        diagnose: Closeness = False,
-    ) -> None:
-        self.out = out
-        self._data_dir = data_dir
-        self.device = choose_device(device)
-        self._checkpoint_seconds = checkpoint_seconds
-        self._command = command
-        self._tensorboard = tensorboard
-        self._diagnose = diagnose
+    def __init__(self, options: RunOptions) -> None:
+        self.options = options
+        self.device = choose_device(options.device)
+        if options.threads is not None:
+            torch.set_num_threads(options.threads)
         self._data: dict[str, Any] = {}
 
     def run(
         self, settings: Settings, watch: Callable[[float, int, float | None], None] | None = None
     ) -> dict[str, Any]:
         """Train a run, or resume it; return the summary."""
-        folder = self.folder(settings)
+        folder = self.options.folder(settings)
         make_folder(folder)
         with try_lock(folder):
             return self._train(settings, folder, watch)
@@ -219,27 +204,12 @@ class Runner:
         self, settings: Settings, folder: Path, watch: Callable[[float, int, float | None], None] | None
     ) -> dict[str, Any]:
         task = self.task(settings)
-        options: dict[str, Any] = {} if watch is None else {"watch": watch}
+        own: dict[str, Any] = {} if watch is None else {"watch": watch}
         if is_static(settings.policy):
-            options["static"] = choose(settings, task, folder, self.out / "proxies", self.device)
+            own["static"] = choose(settings, task, folder, self.options.out / "proxies", self.device)
         elif is_recorded(settings.policy):
-            options["static"] = plan_for(settings, task, folder, self.device, **options)
-        training = Training(
-            settings,
-            task,
-            folder,
-            device=self.device,
-            checkpoint_seconds=self._checkpoint_seconds,
-            command=self._command,
-            tensorboard=self._tensorboard,
-            diagnose=self._diagnose,
-            **options,
-        )
-        return training.run()
-
-    def folder(self, settings: Settings) -> Path:
-        """Return the folder of a run's records."""
-        return self.out / "runs" / settings.run_id
+            own["static"] = plan_for(settings, task, folder, self.device, **own)
+        return Training(settings, task, folder, self.options, device=self.device, **own).run()
 
     def task(self, settings: Settings) -> Task:
         """Build the task of the settings: data, model, loss and metric."""
@@ -263,7 +233,7 @@ class Runner:
         if name not in self._data:
             if len(self._data) == _DATA_KEPT:
                 self._data.pop(next(iter(self._data)))
-            self._data[name] = load(name, self._data_dir)
+            self._data[name] = load(name, self.options.data_dir)
         return self._data[name]
 
 
@@ -281,39 +251,6 @@ def make_folder(folder: Path) -> None:
 
 
 _SETTINGS_FILE = "settings.json"
-
-
-class RunOptions(NamedTuple):
-    """Options of all runs of a grid: folders, device, threads, checkpoints, logs."""
-
-    out: Path
-    data_dir: Path | None = None
-    device: str = "auto"
-    checkpoint_seconds: float = 30.0
-    command: str | None = None
-    threads: int | None = None
-    tensorboard: bool = False
-    diagnose: Closeness = False
-
-    def runner(self) -> Runner:
-        """Build the runner with these options."""
-        if not self.checkpoint_seconds >= 0:  # also rejects NaN, which would mean never
-            raise ConfigError(f"--checkpoint-seconds must be a number, at least 0, got {self.checkpoint_seconds}.")
-        if self.threads is not None:
-            if self.threads < 1:
-                raise ConfigError(f"--threads must be at least 1, got {self.threads}.")
-            import torch
-
-            torch.set_num_threads(self.threads)
-        return Runner(
-            self.out,
-            data_dir=self.data_dir,
-            device=self.device,
-            checkpoint_seconds=self.checkpoint_seconds,
-            command=self.command,
-            tensorboard=self.tensorboard,
-            diagnose=self.diagnose,
-        )
 
 
 def remember_settings(base: Settings, out: Path) -> None:
@@ -340,14 +277,14 @@ def remember_settings(base: Settings, out: Path) -> None:
     write_text(path, json.dumps(common, indent=2) + "\n")
 
 
-def check_runs(runs: Sequence[Settings], place: RunOptions) -> None:
+def check_runs(runs: Sequence[Settings], options: RunOptions) -> None:
     """Raise if the data set does not allow one of the runs, before any run is trained.
 
     A user-defined task is not built for this check, because building it may be expensive.
     """
     if runs[0].task is not None:
         return
-    task = place.runner().task(runs[0])
+    task = Runner(options).task(runs[0])
     labels = getattr(task, "labels", None)
     pruners: list[tuple[Settings, Pruner]] = []
     for run in {replace(run, seed=0).run_id: run for run in runs}.values():
@@ -363,20 +300,11 @@ def check_runs(runs: Sequence[Settings], place: RunOptions) -> None:
             check_full_batch(pruner, batch_size, run.label)
 
 
-def finished(out: Path, settings: Settings) -> Run | None:
-    """Return the records of a run that is done or failed; None for any other."""
-    folder = out / "runs" / settings.run_id
-    if not (folder / "records.jsonl").exists():
-        return None
-    run = read_run(folder)
-    return run if run.summary is not None else None
-
-
 def compare_all(
     runs: Sequence[Settings],
-    place: RunOptions,
+    options: RunOptions,
     *,
-    jobs: int = 1,
+    records: RunRecords | None = None,
     watch: Callable[[Settings, float, int, float | None], None] = lambda run, done, epochs, metric: None,
 ) -> Iterator[tuple[Settings, dict[str, Any]]]:
     """Run all unfinished runs; yield settings and summary of each run as it ends.
@@ -385,41 +313,48 @@ def compare_all(
 
     Args:
         runs: Settings of the runs.
-        place: Run options.
-        jobs: Number of runs at a time; more than one run in processes of their own.
+        options: Run options.
+        records: Records of the folder, if they have been read.
         watch: Called with the progress of a run.
     """
-    waiting = [run for run in runs if finished(place.out, run) is None]
-    if jobs <= 1:
-        runner = place.runner()
-        for run in waiting:
-            yield run, runner.run(run, partial(watch, run))
-        return
-    threads = place.threads or max(1, (os.cpu_count() or 1) // jobs)
-    yield from _several(waiting, place._replace(threads=threads), jobs, watch)
+    records = RunRecords(options.out) if records is None else records
+    waiting = [run for run in runs if records.finished(run.run_id) is None]
+    run_them = _one_by_one if options.jobs == 1 else _several
+    for run, summary in run_them(waiting, options, watch):
+        records.changed(run.run_id)
+        yield run, summary
+
+
+def _one_by_one(
+    waiting: list[Settings], options: RunOptions, watch: Callable[[Settings, float, int, float | None], None]
+) -> Iterator[tuple[Settings, dict[str, Any]]]:
+    runner = Runner(options)
+    for run in waiting:
+        yield run, runner.run(run, partial(watch, run))
 
 
 def _several(
-    waiting: list[Settings], place: RunOptions, jobs: int, watch: Callable[[Settings, float, int, float | None], None]
+    waiting: list[Settings], options: RunOptions, watch: Callable[[Settings, float, int, float | None], None]
 ) -> Iterator[tuple[Settings, dict[str, Any]]]:
+    options = replace(options, threads=options.threads or max(1, (os.cpu_count() or 1) // options.jobs))
     context = get_context("spawn")
     listening, line = context.Pipe(duplex=False)
     with (
         listening,
         line,
-        ProcessPoolExecutor(jobs, mp_context=context, initializer=follow, initargs=(listening,)) as pool,
+        ProcessPoolExecutor(options.jobs, mp_context=context, initializer=follow, initargs=(listening,)) as pool,
     ):
         pending: dict[Future[dict[str, Any]], Settings] = {}
         queue = iter(waiting)
         try:
             while True:
-                while len(pending) < jobs and (run := next(queue, None)) is not None:
-                    pending[pool.submit(_run_here, run, place)] = run
+                while len(pending) < options.jobs and (run := next(queue, None)) is not None:
+                    pending[pool.submit(_run_here, run, options)] = run
                 if not pending:
                     return
                 done, _ = wait(pending, timeout=1.0, return_when=FIRST_COMPLETED)
                 for run in pending.values():
-                    _tell(run, place, watch)
+                    _tell(run, options, watch)
                 for future in done:
                     yield pending.pop(future), future.result()
         except BrokenProcessPool:
@@ -433,14 +368,14 @@ def _several(
             raise
 
 
-def _run_here(settings: Settings, place: RunOptions) -> dict[str, Any]:
+def _run_here(settings: Settings, options: RunOptions) -> dict[str, Any]:
     with saving_at_the_end() as watch:
-        return place.runner().run(settings, watch)
+        return Runner(options).run(settings, watch)
 
 
-def _tell(run: Settings, place: RunOptions, watch: Callable[[Settings, float, int, float | None], None]) -> None:
+def _tell(run: Settings, options: RunOptions, watch: Callable[[Settings, float, int, float | None], None]) -> None:
     """Report the progress of a run in another process, read from its records."""
-    folder = place.out / "runs" / run.run_id
+    folder = options.folder(run)
     if (folder / "records.jsonl").exists():
         epochs = read_run(folder).epochs
         if epochs:
@@ -456,35 +391,40 @@ class FurtherTest(NamedTuple):
     metric: float
 
 
-def check_tests(settings: Settings, place: RunOptions, tests: Sequence[str]) -> None:
+def check_tests(settings: Settings, options: RunOptions) -> None:
     """Raise for test sets that would fail after training, before any time is spent on training."""
-    runner = place.runner()
-    for data in tests:
+    runner = Runner(options)
+    for data in options.tests:
         _task(runner, settings, data)
 
 
-def not_judged(runs: Sequence[Settings], place: RunOptions, data: str) -> list[Settings]:
+def not_judged(runs: Sequence[Settings], records: RunRecords, data: str) -> list[Settings]:
     """Return the runs that are done and not yet tested on this test set."""
-    ended = ((settings, finished(place.out, settings)) for settings in runs)
+    ended = ((settings, records.finished(settings.run_id)) for settings in runs)
     return [settings for settings, run in ended if run is not None and run.done and data not in run.tests]
 
 
-def judge_all(runs: Sequence[Settings], place: RunOptions, tests: Sequence[str]) -> Iterator[FurtherTest]:
-    """Test the models of finished runs on further test sets; record each new result, then yield it.
+def judge_all(
+    runs: Sequence[Settings], options: RunOptions, *, records: RunRecords | None = None
+) -> Iterator[FurtherTest]:
+    """Test the models of finished runs on the further test sets; record each new result, then yield it.
 
     Args:
         runs: Settings of the runs. Failed and unfinished runs are skipped.
-        place: Run options.
-        tests: Data sets, by name or path, with modifiers. Only their test splits are used.
+        options: Run options.
+        records: Records of the folder, if they have been read.
     """
-    runner = place.runner()
-    for data in tests:
-        for settings in not_judged(runs, place, data):
-            yield FurtherTest(settings, data, _judge(runner, settings, data))
+    runner = Runner(options)
+    records = RunRecords(options.out) if records is None else records
+    for data in options.tests:
+        for settings in not_judged(runs, records, data):
+            metric = _judge(runner, settings, data)
+            records.changed(settings.run_id)
+            yield FurtherTest(settings, data, metric)
 
 
 def _judge(runner: Runner, settings: Settings, data: str) -> float:
-    folder = runner.folder(settings)
+    folder = runner.options.folder(settings)
     task = _task(runner, settings, data)
     model = task.build_model(settings.seed).to(runner.device)
     with try_lock(folder):

@@ -18,8 +18,7 @@ from orderdp import Pruner
 from orderdp._draw import generator
 from orderdp.datasets import Augment, ImageBatches
 from orderdp.errors import ConfigError
-from orderdp.experiments._imports import import_object
-from orderdp.experiments.config import Settings
+from orderdp.experiments.config import Settings, import_object
 from orderdp.experiments.models import build_model, quarter_width
 from orderdp.losses import predictions
 

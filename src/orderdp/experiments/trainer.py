@@ -1,43 +1,124 @@
-"""Training of one run: steps, tests, records, checkpoints, and resuming after an interruption."""
+"""Training of one run: steps, tests, records, checkpoints, times, and resuming after an interruption."""
 
 from __future__ import annotations
 
 import math
+import signal
+import threading
 import time
 import warnings
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import nn
 
 from orderdp import Policy, Pruner, load_checkpoint, save_checkpoint
 from orderdp._torch import GlobalGenerators
+from orderdp._training import SCHEDULES, TrainState, build_optimizer, mixed_precision
 from orderdp.errors import ConfigError, DatasetError, NonFiniteLossError, OrderDPWarning, StateError, UnknownSizeError
-from orderdp.experiments.config import CONTROLS, Settings
-from orderdp.experiments.diagnosing import Closeness, Diagnosis
-from orderdp.experiments.optimizers import SCHEDULES, IterateAverage, build_optimizer
+from orderdp.experiments.config import CONTROLS, RunOptions, Settings
+from orderdp.experiments.diagnosing import Diagnosis
 from orderdp.experiments.records import RunLog, describe_host, read_run, versions
-from orderdp.experiments.selected_once import StaticChoice
 from orderdp.experiments.tasks import Losses, Task, drops_last, task_batches
-from orderdp.experiments.timing import NOT_COUNTED, PARTS, Stopwatch, uninterrupted
 from orderdp.policies import Budget, FullData, build_at
+
+if TYPE_CHECKING:
+    from orderdp.experiments.static import StaticChoice
 
 __all__ = [
     "MODEL_FILE",
+    "NOT_COUNTED",
+    "PARTS",
     "DivergedError",
     "EvalResult",
     "SingleSampleError",
+    "Stopwatch",
     "TensorBoardLogger",
-    "TrainState",
     "Training",
     "check_full_batch",
     "evaluate",
     "policy_of",
-    "precision",
+    "train_state",
+    "uninterrupted",
 ]
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Delay Ctrl-C until the block ends. A second Ctrl-C does not wait."""
+    before = signal.getsignal(signal.SIGINT)
+    # Only the main thread can set handlers. If Python cannot restore the handler, or SIGINT is ignored, do nothing.
+    if threading.current_thread() is not threading.main_thread() or before in (None, signal.SIG_IGN):
+        yield
+        return
+    pressed = False
+
+    def note(number: int, frame: Any) -> None:
+        nonlocal pressed
+        pressed = True
+        signal.signal(signal.SIGINT, before)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if pressed:
+        raise KeyboardInterrupt
+
+
+PARTS = ("training", "selection", "evaluation", "diagnosis", "overhead")
+
+
+#: Parts that are measured but are not part of the cost of training.
+NOT_COUNTED = ("evaluation", "diagnosis")
+
+
+class Stopwatch:
+    """Sums seconds by part; time that no part claims while the stopwatch runs is overhead.
+
+    On an asynchronous device the host's clock is right only where the host waits: the totals of an epoch are right,
+    because the host waits for its end; the parts within a step are not.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = dict.fromkeys(PARTS, 0.0)
+        self._settled: tuple[float, float] | None = None  # time and seconds counted at the last flush; None if stopped
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Count the time inside; time that no part claims is overhead."""
+        self._settled = (time.perf_counter(), sum(self.seconds.values()))
+        try:
+            yield
+        finally:
+            self.flush()
+            self._settled = None
+
+    def flush(self) -> None:
+        """Count unclaimed time so far as overhead; call before `seconds` is read while the stopwatch runs."""
+        if self._settled is None:
+            return
+        now = time.perf_counter()
+        then, counted = self._settled
+        self.seconds["overhead"] += (now - then) - (sum(self.seconds.values()) - counted)
+        self._settled = (now, sum(self.seconds.values()))
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Count the time inside for the part `name`."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] += time.perf_counter() - start
+
+    def since(self, before: dict[str, float]) -> dict[str, float]:
+        """Return the seconds of each part since `before`, a copy of `seconds`, under the names that records use."""
+        return {f"{name}_seconds": self.seconds[name] - before[name] for name in PARTS}
 
 
 _SHOWN = ("loss", "metric", "lr", "samples", "saved", "coverage", "staleness")
@@ -85,7 +166,7 @@ def evaluate(model: nn.Module, task: Task, settings: Settings, device: torch.dev
     """Test the model, and leave it in evaluation mode."""
     model.eval()
     total, count = 0.0, 0
-    with torch.no_grad(), precision(settings, device):
+    with torch.no_grad(), mixed_precision(settings.amp, device):
         for batch in _test_batches(task, settings):
             values = _checked(task.metric(model, batch))
             total += values.double().sum().item()
@@ -106,14 +187,6 @@ def _checked(values: Any) -> torch.Tensor:
     return values
 
 
-def precision(settings: Settings, device: torch.device) -> AbstractContextManager[Any]:
-    """Return the context of mixed precision, if the settings ask for it."""
-    if not settings.amp:
-        return nullcontext()
-    kind = torch.float16 if device.type == "cuda" else torch.bfloat16
-    return torch.autocast(device.type, dtype=kind)
-
-
 def _test_batches(task: Task, settings: Settings) -> Any:
     own = getattr(task, "test_batches", None)
     if own is not None:
@@ -122,96 +195,32 @@ def _test_batches(task: Task, settings: Settings) -> Any:
     return torch.utils.data.DataLoader(task.test_set, batch_size=settings.batch_size, **options)
 
 
-class TrainState:
-    """A model with its optimizer, learning rate, precision and average.
+def train_state(settings: Settings, task: Task, device: torch.device) -> TrainState[torch.Tensor, Any, Losses]:
+    """Return the new model of a task, with the optimizer, schedule, precision and average of the settings."""
+    model = task.build_model(settings.seed).to(device)
+    optimizer = build_optimizer(
+        settings.optimizer,
+        model,
+        lr=settings.lr,
+        momentum=settings.momentum,
+        nesterov=settings.nesterov,
+        weight_decay=settings.weight_decay,
+    )
 
-    Args:
-        settings: Settings of the run.
-        task: Model, loss and metric.
-        device: Device of the model.
-
-    Attributes:
-        model: The model, not compiled.
-        optimizer: The optimizer; its learning rate is set at every step.
-        scaler: Gradient scaler of mixed precision; it does nothing in single precision.
-        steps: Number of steps made.
-    """
-
-    def __init__(self, settings: Settings, task: Task, device: torch.device) -> None:
-        self.model = task.build_model(settings.seed).to(device)
-        self.optimizer = build_optimizer(
-            settings.optimizer,
-            self.model,
-            lr=settings.lr,
-            momentum=settings.momentum,
-            nesterov=settings.nesterov,
-            weight_decay=settings.weight_decay,
-        )
-        self.scaler = torch.amp.GradScaler(device.type, enabled=settings.amp and device.type == "cuda")
-        self.steps = 0
-        self._called: nn.Module = torch.compile(self.model) if settings.compile else self.model  # type: ignore[assignment]
-        self._average = IterateAverage(self.model) if settings.average else None
-        self._settings = settings
-        self._task = task
-        self._device = device
-
-    @property
-    def lr(self) -> float:
-        """Learning rate of the last step."""
-        return float(self.optimizer.param_groups[0]["lr"])
-
-    @property
-    def result(self) -> nn.Module:
-        """The trained model: the last iterate, or the average."""
-        return self.model if self._average is None else self._average.model.module
-
-    def train(self) -> None:
-        """Set the model to training mode, before an epoch."""
-        self._called.train()
-
-    def losses(self, batch: Any) -> Losses:
-        """Compute the losses of a batch."""
-        with precision(self._settings, self._device):
-            found = self._task.losses(self._called, batch)
+    def forward(model: nn.Module, batch: Any) -> Losses:
+        found = task.losses(model, batch)
         return found if isinstance(found, Losses) else Losses(found)
 
-    def backward(self, loss: torch.Tensor) -> None:
-        """Add the gradients of the loss to those of the step."""
-        self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
-
-    def step(self, done: float, scale: float) -> None:
-        """Make an optimizer step at the fraction `done` of training; `scale` is the policy's learning-rate factor."""
-        lr = self._settings.lr * SCHEDULES[self._settings.schedule](done) * scale
-        for parameters in self.optimizer.param_groups:
-            parameters["lr"] = lr
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
-        self.optimizer.zero_grad(set_to_none=True)
-        self.steps += 1
-        if self._average is not None:
-            self._average.add(self.model, lr)
-
-    def judge(self, last: bool) -> float:
-        """Return the metric on the test set; the average is tested only at the end, because it is of no use before."""
-        averaged = last and self._average is not None
-        return evaluate(self.result if averaged else self._called, self._task, self._settings, self._device).metric
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state that a resumed run needs, except the number of steps."""
-        return {
-            "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "scaler": self.scaler.state_dict(),
-            "average": None if self._average is None else self._average.state_dict(),
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the state of `state_dict`; other entries are ignored."""
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer" if "optimizer" in state else "optimiser"])
-        self.scaler.load_state_dict(state["scaler"])
-        if self._average is not None:
-            self._average.load_state_dict(state["average"])
+    return TrainState(
+        model,
+        optimizer,
+        forward,
+        lr=settings.lr,
+        schedule=SCHEDULES[settings.schedule],
+        amp=settings.amp,
+        compile=settings.compile,
+        average=settings.average,
+    )
 
 
 MODEL_FILE = "model.pt"
@@ -265,14 +274,11 @@ class Training:
         settings: Settings of the run.
         task: Data, model, loss and metric.
         folder: Folder for records and checkpoint. A checkpoint in it is resumed.
+        options: Run options; checkpoints, logs and diagnostics are taken from them. Diagnostics change no other number
+            of the run.
         device: Device of the model.
-        checkpoint_seconds: Seconds between checkpoints, also within an epoch.
-        command: Command line, for the records.
-        tensorboard: Whether to write TensorBoard logs as well.
         watch: Called after every step with (epochs done, epochs, metric so far).
         static: A coreset or plan made before training, and its cost; it replaces the policy of the settings.
-        diagnose: Whether to compute diagnostics of gradients and kept sets; "steps" leaves out the gradient of all
-            data. Diagnostics change no other number of the run.
     """
 
     def __init__(
@@ -280,24 +286,20 @@ class Training:
         settings: Settings,
         task: Task,
         folder: Path,
+        options: RunOptions | None = None,
         *,
         device: torch.device,
-        checkpoint_seconds: float = 30.0,
-        command: str | None = None,
-        tensorboard: bool = False,
         watch: Callable[[float, int, float | None], None] = lambda done, epochs, metric: None,
         static: StaticChoice | None = None,
-        diagnose: Closeness = False,
     ) -> None:
         self.settings = settings
         self.folder = folder
         self._task = task
         self._device = device
-        self._checkpoint_seconds = checkpoint_seconds
-        self._command = command
+        self._options = options = RunOptions(folder) if options is None else options
         self._watch = watch
         self._log = RunLog(folder)
-        self._board = TensorBoardLogger(folder / "tensorboard") if tensorboard else None
+        self._board = TensorBoardLogger(folder / "tensorboard") if options.tensorboard else None
         self._static = static
         self._policy = policy_of(settings) if static is None else static.policy
         labels = getattr(task, "labels", None)
@@ -312,9 +314,9 @@ class Training:
             self._batch_size, self._lr_factor = self._pruner.same_steps(settings.batch_size)
         if self._drop_last:
             check_full_batch(self._pruner, self._batch_size, settings.label)
-        self._learner = TrainState(settings, task, device)
+        self._state = train_state(settings, task, device)
         self._generators = GlobalGenerators.seeded(settings.seed, device)  # initial state
-        self._diagnosis = Diagnosis(self._pruner, self._learner.model, task, settings, folder, closeness=diagnose)
+        self._diagnosis = Diagnosis(self._pruner, self._state.model, task, settings, folder, closeness=options.diagnose)
         self._total_steps = self._steps_known()
         self._watch_time = Stopwatch()
         self._batch = 0  # position in the current epoch
@@ -322,6 +324,7 @@ class Training:
         self._samples = 0
         self._loss_sum = torch.zeros((), device=device)
         self._loss_count = 0
+        self._batch_length = 0
         self._in_step = False
         self._metric: float | None = None
         self._epoch_start = (0, dict(self._watch_time.seconds))
@@ -340,7 +343,7 @@ class Training:
             {**self.settings.as_dict(), "label": self.settings.label},
             versions=versions(),
             host=describe_host(self._device),
-            command=self._command,
+            command=self._options.command,
             diagnose=self._diagnosis.closeness,
         )
         if self._static is not None and self._static.failed is not None:
@@ -372,18 +375,16 @@ class Training:
     def _train_epoch(self) -> None:
         with self._watch_time.running():
             number = self._pruner.epoch
-            self._learner.train()
+            self._state.train()
             with self._watch_time.part("selection"):
                 sampler = self._pruner.batch_sampler(self._batch_size, self._drop_last)
                 next(iter(sampler), None)
                 batches_left = len(sampler)
                 scale = self._pruner.lr_scale * self._lr_factor
-            batches = task_batches(
-                self._task, self._pruner, self._batch_size, self.settings.seed, drop_last=self._drop_last
-            )
+            batches = self._batches()
             while self._whole_step(batches, batches_left, scale):
                 self._watch(self._pruner.progress * self.settings.epochs_run, self.settings.epochs_run, self._metric)
-                if time.monotonic() - self._saved_at > self._checkpoint_seconds:
+                if time.monotonic() - self._saved_at > self._options.checkpoint_seconds:
                     self._save()
             if self._pruner.epoch == number:
                 raise StateError(f"epoch {number + 1} came to its end without progress: its data set is empty.")
@@ -401,39 +402,47 @@ class Training:
         """Train on up to `accumulate` batches and make one optimizer step; return False at the end of the epoch."""
         group = self.settings.accumulate
         first = self._batch - self._batch % group
-        parts = max(1, min(group, batches_in_epoch - first))
-        for part in range(parts):
-            begun, waited = time.perf_counter(), getattr(self._task, "index_seconds", 0.0)
-            index, batch = next(batches, (None, None))
-            if index is None:
-                return False
-            found = self._losses(index, batch)
-            forward = time.perf_counter() - begun - (getattr(self._task, "index_seconds", 0.0) - waited)
-            loss = self._pruner.update(index, found.losses.float(), found.scores, **self._told(found))
-            begun = time.perf_counter()
-            self._learner.backward(loss / parts if parts > 1 else loss)
-            if part == parts - 1:
-                diagnosis = self._diagnosis.step(self._learner.scaler, self._device)
-                self._watch_time.seconds["diagnosis"] += diagnosis
-                begun += diagnosis
-                self._learner.step(self._share_done(), scale)
-            self._watch_time.seconds["training"] += forward + time.perf_counter() - begun
-            self._loss_sum += found.losses.detach().float().sum()
-            self._loss_count += len(index)
-            self._samples += len(index)
-            self._batch += 1
-        return True
-
-    def _losses(self, index: torch.Tensor, batch: Any) -> Losses:
+        before, waited = self._state.seconds, getattr(self._task, "index_seconds", 0.0)
+        diagnosed = self._watch_time.seconds["diagnosis"]
         try:
-            return self._learner.losses(batch)
+            return self._state.train_step(
+                batches,
+                self._feedback,
+                accumulate=max(1, min(group, batches_in_epoch - first)),
+                done=self._share_done,
+                scale=scale,
+                before_step=self._diagnose,
+            )
         except ValueError as error:
-            if len(index) > 1 or "more than 1 value per channel" not in str(error):
+            if self._batch_length > 1 or "more than 1 value per channel" not in str(error):
                 raise
             raise SingleSampleError(
-                f"the last batch of epoch {self._pruner.epoch + 1} is a single sample, on which batch normalisation "
+                f"the last batch of epoch {self._pruner.epoch + 1} is a single sample, on which batch normalization "
                 "cannot be trained; another batch size would help"
             ) from None
+        finally:
+            elsewhere = getattr(self._task, "index_seconds", 0.0) - waited
+            elsewhere += self._watch_time.seconds["diagnosis"] - diagnosed
+            self._watch_time.seconds["training"] += max(0.0, self._state.seconds - before - elsewhere)
+
+    def _batches(self) -> Iterator[tuple[torch.Tensor, Any]]:
+        """Yield the rest of the epoch, and keep the length of the last batch."""
+        for index, batch in task_batches(
+            self._task, self._pruner, self._batch_size, self.settings.seed, drop_last=self._drop_last
+        ):
+            self._batch_length = len(index)
+            yield index, batch
+
+    def _feedback(self, index: torch.Tensor, found: Losses) -> torch.Tensor:
+        loss = self._pruner.update(index, found.losses.float(), found.scores, **self._told(found))
+        self._loss_sum += found.losses.detach().float().sum()
+        self._loss_count += len(index)
+        self._samples += len(index)
+        self._batch += 1
+        return loss
+
+    def _diagnose(self) -> None:
+        self._watch_time.seconds["diagnosis"] += self._diagnosis.step(self._state.scaler, self._device)
 
     def _told(self, found: Losses) -> dict[str, Any]:
         """Return the values besides losses that the policy uses."""
@@ -449,7 +458,7 @@ class Training:
     def _share_done(self) -> float:
         if self._total_steps is None:
             return self._pruner.progress
-        return self._learner.steps / max(1, self._total_steps - 1)
+        return self._state.steps / max(1, self._total_steps - 1)
 
     def _end_epoch(self, number: int) -> None:
         loss = (self._loss_sum / max(1, self._loss_count)).item()
@@ -459,13 +468,19 @@ class Training:
         metric = None
         if last or number % self.settings.evaluate_every == 0:
             with self._watch_time.part("evaluation"):
-                metric = self._metric = self._learner.judge(last)
+                metric = self._metric = self._test(last)
         with uninterrupted():
             self._record_epoch(number, loss, metric)
             self._diagnosis.advance()
             self._recorded, self._batch, self._loss_count = number, 0, 0
             self._loss_sum.zero_()
             self._epoch_start = (self._samples, dict(self._watch_time.seconds))
+
+    def _test(self, last: bool) -> float:
+        """Return the metric on the test set; the average is tested only at the end, because it is of no use before."""
+        averaged = last and self._state.average is not None
+        model = self._state.result if averaged else self._state.called
+        return evaluate(model, self._task, self.settings, self._device).metric
 
     def _steps_known(self) -> int | None:
         settings = self.settings
@@ -487,7 +502,7 @@ class Training:
         told.update(self._watch_time.since(seconds))
         told.update(epoch=number, samples=self._samples - samples, loss=loss, metric=metric, **diagnosis)
         told["progress"] = self._pruner.progress
-        self._log.epoch(**told, lr=self._learner.lr)
+        self._log.epoch(**told, lr=self._state.lr)
         if self._board is not None:
             self._board.epoch(told)
 
@@ -501,8 +516,8 @@ class Training:
         if self._static is not None and self._static.samples is not None:
             parts["proxy_samples"] = self._static.samples
         if status == "done":  # before the summary: a run recorded as done has its weights
-            save_checkpoint(self.folder / MODEL_FILE, {"model": self._learner.result.state_dict()})
-        self._log.summary(
+            save_checkpoint(self.folder / MODEL_FILE, {"model": self._state.result.state_dict()})
+        summary = self._log.summary(
             status,
             reason=reason,
             metric=self._metric if status == "done" else None,
@@ -516,8 +531,6 @@ class Training:
             **parts,
         )
         (self.folder / _CHECKPOINT).unlink(missing_ok=True)  # a finished run needs none, and a grid's take much space
-        summary = read_run(self.folder).summary
-        assert summary is not None
         return summary
 
     # -- checkpoints ---------------------------------------------------------------------------------------------
@@ -527,12 +540,12 @@ class Training:
         generators = GlobalGenerators.now(self._device)
         state = {
             "settings": self.settings.as_dict(),
-            **self._learner.state_dict(),
+            **self._state.state_dict(),
             "pruner": self._pruner.state_dict(),
             "diagnosis": self._diagnosis.state_dict(),
             "rng": generators.host,
             "device_rng": generators.device,
-            "counts": {"step": self._learner.steps, **{name: getattr(self, f"_{name}") for name in _COUNTS}},
+            "counts": {"step": self._state.steps, **{name: getattr(self, f"_{name}") for name in _COUNTS}},
             "loss_sum": self._loss_sum.cpu(),
             "seconds": dict(self._watch_time.seconds),
             "epoch_start": {"samples": self._epoch_start[0], "seconds": self._epoch_start[1]},
@@ -565,11 +578,11 @@ class Training:
                 f"the checkpoint in {self.folder} is of a run with other settings: {'; '.join(changed)}. "
                 "Resume with the settings it had, or use another folder."
             )
-        self._learner.load_state_dict(state)
+        self._state.load_state_dict(state)
         self._pruner.load_state_dict(state["pruner"])
         self._diagnosis.load_state_dict(state.get("diagnosis"))
         self._generators = self._generators.from_checkpoint(state["rng"], state.get("device_rng"))
-        self._learner.steps = state["counts"]["step"]
+        self._state.steps = state["counts"]["step"]
         for name in _COUNTS:
             setattr(self, f"_{name}", state["counts"][name])
         self._loss_sum = state["loss_sum"].to(self._device)

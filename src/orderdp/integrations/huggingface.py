@@ -1,25 +1,29 @@
 """Hugging Face's Trainer: `PruningTrainer`, or `PruningMixin` in front of your own Trainer class.
 
 The Trainer stays in control: it builds batches, distributes them to processes, accumulates gradients, and skips trained
-batches on resume. The pruner selects the samples of each epoch and gets their losses.
+batches on resume. The pruner selects the samples of each epoch and gets their losses. The models themselves return one
+number for the whole batch; the losses here are the same, unreduced.
 """
 
 from __future__ import annotations
 
+import inspect
+import math
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.nn import functional as F
 from torch.utils.data import Sampler
 
+from orderdp._planning import steps_within
 from orderdp.checkpoint import load_checkpoint, save_checkpoint
 from orderdp.dataset import Indexed, length_of
 from orderdp.errors import ConfigError, DatasetError, FeedbackError, StateError
-from orderdp.integrations.huggingface_checks import check_loss_behind, check_trainer
-from orderdp.integrations.huggingface_losses import output_losses, told
-from orderdp.integrations.huggingface_own_loss import OwnLoss
+from orderdp.losses import per_sample, predictions
+from orderdp.policy import describe
 from orderdp.pruner import Pruner
 from orderdp.samplers import BatchIterator, PrunedBatchSampler, check_length
 
@@ -30,7 +34,421 @@ if TYPE_CHECKING:
 else:
     _Trainer = object  # a Trainer class follows the mixin
 
-__all__ = ["INDEX", "STATE_FILE", "EpochSampler", "IndexKeeper", "PruningMixin", "PruningTrainer"]
+__all__ = [
+    "HINT",
+    "IGNORED",
+    "INDEX",
+    "STATE_FILE",
+    "EpochSampler",
+    "IndexKeeper",
+    "OwnLoss",
+    "PruningMixin",
+    "PruningTrainer",
+    "check_loss_behind",
+    "check_trainer",
+    "entry",
+    "label_counts",
+    "label_losses",
+    "needs_labels",
+    "output_losses",
+    "told",
+]
+
+
+# -- losses of the samples of a batch ---------------------------------------------------------------------------------
+
+
+#: Label that Hugging Face's collators write where there is nothing to predict.
+IGNORED = -100
+
+#: What to do if the sample's loss cannot be computed from logits and labels.
+HINT = "Give PruningTrainer(..., sample_losses=...), a function of (outputs, inputs) that returns one loss a sample."
+
+# Keys of `predictions`.
+_PREDICTIONS = ("correct", "confidence", "probability")
+
+
+def label_losses(
+    logits: torch.Tensor,
+    labels: torch.Tensor,
+    *,
+    shift: bool = False,
+    problem_type: str | None = None,
+    label_smoothing: float = 0.0,
+) -> torch.Tensor:
+    """Loss of each sample, for one class per sample, one class per token, regression, or several classes per sample.
+
+    Tokens are averaged within their sequence, without those labeled -100.
+
+    >>> logits = torch.tensor([[[9.0, 0.0], [0.0, 9.0], [0.0, 0.0]]])
+    >>> round(label_losses(logits, torch.tensor([[0, -100, 1]])).item(), 4)  # (0.0001 + 0.6931) / 2
+    0.3466
+    >>> round(label_losses(logits, torch.tensor([[0, 1, 1]]), shift=True).item(), 4)  # (9.0001 + 0.0001) / 2
+    4.5001
+
+    Args:
+        logits: (batch, classes) or (batch, tokens, classes).
+        labels: (batch,) or (batch, tokens); a number or a row of numbers per sample for regression or several classes.
+        shift: Whether a token's logits predict the next token.
+        problem_type: As in a model's config; inferred from the shapes if None.
+        label_smoothing: Fraction of the target that is spread over all classes.
+    """
+    logits, labels = logits.float(), labels.to(logits.device)
+    if logits.ndim == 2:
+        kind = problem_type or _problem_type(logits, labels)
+        if kind == "regression":
+            return per_sample((logits - _like(logits, labels)).square())
+        if kind == "multi_label_classification":
+            return per_sample(F.binary_cross_entropy_with_logits(logits, _like(logits, labels), reduction="none"))
+    if labels.shape != logits.shape[:-1] or labels.is_floating_point():
+        raise FeedbackError(
+            f"labels must be one class for each row of the logits {tuple(logits.shape)}, got {labels.dtype} of "
+            f"{tuple(labels.shape)}. {HINT}"
+        )
+    if shift:
+        logits, labels = logits[:, :-1], labels[:, 1:]
+    losses = F.cross_entropy(
+        logits.reshape(-1, logits.shape[-1]),
+        labels.reshape(-1),
+        ignore_index=IGNORED,
+        reduction="none",
+        label_smoothing=label_smoothing,
+    )
+    return per_sample(losses.view(labels.shape), mask=labels != IGNORED)
+
+
+def output_losses(model: Any, outputs: Any, inputs: Mapping[str, Any], *, label_smoothing: float = 0.0) -> torch.Tensor:
+    """Loss of each sample of a batch, for models with logits and labels.
+
+    Args:
+        model: A Hugging Face model, without a wrapper that hides its class and config.
+        outputs: Its outputs.
+        inputs: Its batch, including the labels.
+        label_smoothing: Fraction of the target that is spread over all classes.
+    """
+    logits, labels, shift, kind = _read(model, outputs, inputs)
+    return label_losses(logits, labels, shift=shift, problem_type=kind, label_smoothing=label_smoothing)
+
+
+def label_counts(model: Any, outputs: Any, inputs: Mapping[str, Any]) -> torch.Tensor:
+    """Number of labels that each value of `output_losses` averages; the models weight a batch by these numbers.
+
+    Args:
+        model: A Hugging Face model, without a wrapper that hides its class and config.
+        outputs: Its outputs.
+        inputs: Its batch, including the labels.
+    """
+    logits, labels, shift, kind = _read(model, outputs, inputs)
+    if logits.ndim == 2 and (kind or _problem_type(logits, labels)) != "single_label_classification":
+        return torch.ones(len(labels), dtype=torch.int64, device=labels.device)
+    return (labels[:, 1:] if shift else labels).ne(IGNORED).reshape(len(labels), -1).sum(1)
+
+
+def told(outputs: Any, inputs: Mapping[str, Any], names: tuple[str, ...], policy: Any) -> dict[str, torch.Tensor]:
+    """Extra values that a policy requires besides the losses, computed from logits and one class per sample.
+
+    Args:
+        outputs: Outputs of the model.
+        inputs: Its batch, including the labels.
+        names: Names of the values that the policy requires.
+        policy: The policy, for the message if a value is not available.
+    """
+    wanted = [name for name in names if name in _PREDICTIONS]
+    if not wanted:
+        return {}
+    logits, labels = entry(outputs, "logits"), inputs.get("labels")
+    if labels is None or not _are_classes(logits, labels):
+        raise ConfigError(
+            f"{describe(policy)} wants to know {', '.join(wanted)} of each sample, which takes logits (batch, classes) "
+            f"and a whole number a sample for its class, got logits {_form(logits)} and labels {_form(labels)}. Use a "
+            "policy that needs losses only, such as OrderDP, or a training loop of your own that gives them to "
+            "pruner.update."
+        )
+    known = predictions(logits, labels)
+    return {name: known[name] for name in wanted}
+
+
+def needs_labels(model: Any, inputs: Mapping[str, Any]) -> bool:
+    """Whether the model must get the labels; otherwise they are left out, because its own loss is not used."""
+    parameter = inspect.signature(model.forward).parameters.get("labels")
+    if parameter is not None and parameter.default is inspect.Parameter.empty:
+        return True
+    # Some models build the decoder's input from the labels.
+    makes_input = getattr(getattr(model, "config", None), "is_encoder_decoder", False)
+    return bool(makes_input) and "decoder_input_ids" not in inputs
+
+
+def _read(model: Any, outputs: Any, inputs: Mapping[str, Any]) -> tuple[torch.Tensor, torch.Tensor, bool, str | None]:
+    """Logits, labels, whether a token's logits predict the next token, and the config's problem type."""
+    logits = entry(outputs, "logits")
+    if not isinstance(logits, torch.Tensor):
+        has = sorted(outputs) if isinstance(outputs, Mapping) else type(outputs).__name__
+        raise FeedbackError(f"the model's output must have logits, for each sample's loss, it has {has}. {HINT}")
+    if entry(outputs, "aux_loss") is not None:
+        raise ConfigError(
+            "the model adds a loss of its own to that of the labels (aux_loss), which would be left out. Set "
+            f"output_router_logits=False in its config. Or: {HINT}"
+        )
+    labels = inputs.get("shift_labels", inputs.get("labels"))
+    if not isinstance(labels, torch.Tensor):
+        raise FeedbackError(f"the batch must have labels, for each sample's loss, it has {sorted(inputs)}. {HINT}")
+    shift = logits.ndim > 2 and "shift_labels" not in inputs and _predicts_next(model)
+    kind = getattr(getattr(model, "config", None), "problem_type", None)
+    return logits, labels, shift, kind
+
+
+def entry(outputs: Any, name: str) -> Any:
+    """Entry `name` of a model's outputs, or None."""
+    return outputs.get(name) if isinstance(outputs, Mapping) else getattr(outputs, name, None)
+
+
+def _are_classes(logits: Any, labels: Any) -> bool:
+    """Whether the labels are one class per sample."""
+    if not (isinstance(logits, torch.Tensor) and isinstance(labels, torch.Tensor)):
+        return False
+    whole = not labels.is_floating_point() and not labels.is_complex()
+    return logits.ndim == 2 and logits.shape[1] > 1 and labels.shape == logits.shape[:1] and whole
+
+
+def _form(value: Any) -> str:
+    return f"{value.dtype} of {tuple(value.shape)}" if isinstance(value, torch.Tensor) else str(value)
+
+
+def _problem_type(logits: torch.Tensor, labels: torch.Tensor) -> str:
+    """Infer the problem type by the rule of Hugging Face's own losses."""
+    if logits.shape[1] == 1:
+        return "regression"
+    return "multi_label_classification" if labels.is_floating_point() else "single_label_classification"
+
+
+def _like(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Labels with one number per logit."""
+    if labels.numel() != logits.numel():
+        raise FeedbackError(
+            f"labels must have a number for each of the logits {tuple(logits.shape)}, got {tuple(labels.shape)}. {HINT}"
+        )
+    return labels.view_as(logits).to(logits.dtype)
+
+
+def _predicts_next(model: Any) -> bool:
+    """Whether the model predicts the next token; raise if that is unknown."""
+    from transformers.loss.loss_utils import LOSS_MAPPING, ForCausalLMLoss
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
+        return False
+    if type(model).__name__ in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values():
+        return True
+    loss = LOSS_MAPPING.get(getattr(model, "loss_type", None))
+    if loss is None:
+        raise ConfigError(
+            f"{type(model).__name__} has a label for each token, and it is not known whether its logits predict that "
+            f"token or the next. {HINT}"
+        )
+    return bool(loss is ForCausalLMLoss)
+
+
+# -- is the loss that is trained on the model's own? it may add class weights or label smoothing ----------------------
+
+
+# Class weights cancel in a batch of one class, so batches are compared until one has several; at most this many.
+_MOST_BATCHES = 32
+
+_HALF = (torch.float16, torch.bfloat16)
+
+
+class OwnLoss:
+    """Call the model; on the first batches that can tell them apart, compare its own loss with the samples' losses.
+
+    For this the model gets the labels in the regular call, so its logits do not change, and dropout draws nothing more.
+
+    Args:
+        compare: Whether the two losses are expected to be equal.
+        rough: Whether the model may compute in half precision without visible half-precision tensors.
+    """
+
+    def __init__(self, *, compare: bool, rough: bool = False) -> None:
+        self._left = _MOST_BATCHES if compare else 0
+        self._rough = rough
+        self._own: torch.Tensor | None = None
+
+    def outputs(self, model: Any, bare: Any, batch: Mapping[str, Any]) -> Any:
+        """Return the outputs of the model, without a loss unless the model requires labels.
+
+        Args:
+            model: The model to call.
+            bare: The Hugging Face model inside it.
+            batch: The inputs, including the labels.
+        """
+        self._own = None
+        insists = needs_labels(bare, batch)
+        compares = self._left > 0 and isinstance(batch.get("labels"), torch.Tensor) and _takes_labels(bare)
+        hidden = {name: value for name, value in batch.items() if name != "labels"}
+        if not insists and not compares:
+            return model(**hidden)
+        outputs = model(**batch)
+        if not compares:
+            return outputs
+        logits, own = entry(outputs, "logits"), entry(outputs, "loss")
+        fits = isinstance(logits, torch.Tensor) and logits.shape[:1] == batch["labels"].shape[:1]
+        if not fits or not isinstance(own, torch.Tensor):
+            self._left = 0
+            # With labels, some models return no logits, or those of labeled tokens only.
+            return outputs if fits or insists else model(**hidden)
+        self._own = own.detach()
+        return outputs if insists else _without_loss(outputs)
+
+    def check(self, bare: Any, outputs: Any, batch: Mapping[str, Any], losses: torch.Tensor) -> None:
+        """Raise if the model's own loss of the batch is not the mean of `losses`.
+
+        Args:
+            bare: The Hugging Face model.
+            outputs: Its outputs.
+            batch: Its inputs, including the labels.
+            losses: One loss per sample, computed from labels and logits.
+        """
+        if self._own is None:
+            return
+        rough = self._rough or any(tensor.dtype in _HALF for tensor in (self._own, entry(outputs, "logits")))
+        own, self._own, self._left = self._own.flatten().float().cpu(), None, self._left - 1
+        ours = _means(losses.detach().float().cpu(), label_counts(bare, outputs, batch).cpu(), len(own))
+        if len(ours) != len(own) or not bool((ours.isfinite() & own.isfinite()).all()):
+            return  # the model's loss is NaN for a batch without labels
+        tolerance = 1e-2 if rough else 1e-4
+        if not torch.allclose(own, ours, rtol=tolerance, atol=tolerance / 10):
+            raise ConfigError(
+                "the model's own loss must be the mean of its samples' losses by logits and labels, got "
+                f"{own.mean().item():.6g} from the model, and {ours.mean().item():.6g} is that mean. Class "
+                f"weights, smoothed labels or further terms in its forward would be left out. {HINT}"
+            )
+        if len(batch["labels"][batch["labels"] != IGNORED].unique()) > 1:
+            self._left = 0
+
+
+def _takes_labels(model: Any) -> bool:
+    return "labels" in inspect.signature(model.forward).parameters
+
+
+def _without_loss(outputs: Any) -> Any:
+    """Drop the loss, so that it and its graph are freed before the samples' losses are computed."""
+    rest = {name: value for name, value in outputs.items() if name != "loss"} if isinstance(outputs, dict) else {}
+    if type(outputs) is dict:
+        return rest
+    return type(outputs)(**rest) if hasattr(outputs, "to_tuple") else outputs  # its entries cannot be deleted
+
+
+def _means(losses: torch.Tensor, counts: torch.Tensor, parts: int) -> torch.Tensor:
+    """Mean over all labels, per part if several devices have split the batch (DataParallel)."""
+    shares = zip(losses.chunk(parts), counts.chunk(parts), strict=True)
+    return torch.stack([(part * count).sum() / count.sum() for part, count in shares])
+
+
+# -- settings that would fail silently, or make processes wait for each other -----------------------------------------
+
+
+def check_loss_behind(mixin: type, trainer: type) -> None:
+    """Raise if a Trainer class computes its own loss, which the mixin in front of it would never call.
+
+    Args:
+        mixin: The class that computes the loss instead.
+        trainer: A class that has the mixin among its bases.
+    """
+    behind = trainer.__mro__[trainer.__mro__.index(mixin) + 1 :]
+    owner = next((kind for kind in behind if "compute_loss" in vars(kind)), None)
+    if owner is not None and owner.__module__.partition(".")[0] != "transformers":
+        raise ConfigError(
+            f"compute_loss behind {mixin.__name__} must be transformers' own, got that of {owner.__name__}: training "
+            "would go on without it, because it returns one number for a batch. Give sample_losses, a function of "
+            "(outputs, inputs) that returns one loss a sample."
+        )
+
+
+def check_trainer(trainer: Any, pruner: Pruner) -> None:
+    """Raise, on all processes, if a Trainer has settings that pruning does not support.
+
+    Args:
+        trainer: The Trainer, before its first epoch.
+        pruner: The pruner it trains with.
+    """
+    _check_order(trainer.args)
+    if trainer.accelerator.num_processes > 1:
+        _check_processes(trainer, pruner)
+    _check_sizes(trainer, pruner)
+
+
+def _check_order(args: Any) -> None:
+    strategy = getattr(args, "train_sampling_strategy", "random")
+    if getattr(args, "group_by_length", False):  # its name in the first versions
+        strategy = "group_by_length"
+    if strategy != "random":
+        raise ConfigError(
+            f"a pruned epoch has an order of its own: train_sampling_strategy must be 'random', got {str(strategy)!r}."
+        )
+    if args.ignore_data_skip:
+        raise ConfigError(
+            "ignore_data_skip must be False: a resumed training would go through the first batches of its epoch once "
+            "more. What is skipped is not loaded, so that it takes no time."
+        )
+
+
+def _check_processes(trainer: Any, pruner: Pruner) -> None:
+    accelerator, args = trainer.accelerator, trainer.args
+    world = accelerator.num_processes
+    if pruner.shard:
+        raise ConfigError(
+            "the Trainer deals out batches to the processes, and the pruner would deal out samples before, so that "
+            f"each process would get one in {world * world}. Give Pruner(..., shard=False)."
+        )
+    sharing = trainer.get_total_train_batch_size(args) // (trainer._train_batch_size * args.gradient_accumulation_steps)
+    if sharing != world:
+        raise ConfigError(
+            f"all {world} processes must get batches of their own, only {sharing} do. Tensor, context and sequence "
+            "parallelism are not supported here; write a loop with Pruner(..., process_group=...)."
+        )
+    for name, wanted in (("dispatch_batches", False), ("split_batches", False), ("even_batches", True)):
+        given = bool(getattr(accelerator, name))
+        if given is not wanted and not (name == "even_batches" and args.dataloader_drop_last):
+            raise ConfigError(
+                "every process must go through the sampler itself and get equally many batches: accelerator_config "
+                f"must have {name}={wanted}, got {given}."
+            )
+
+
+def _check_sizes(trainer: Any, pruner: Pruner) -> None:
+    """Check the lengths of all epochs: the Trainer counts an epoch's batches once, for its loop and its schedule."""
+    args = trainer.args
+    fewest, most = _batches(trainer, pruner, 0)
+    if most == 0:
+        raise ConfigError(
+            f"an epoch of {pruner.size_bounds(0)[1]} samples has no full batch for every process. Choose a "
+            "smaller batch size, prune less, or set dataloader_drop_last=False."
+        )
+    epochs = math.ceil(args.num_train_epochs)
+    if args.max_steps > 0:
+        epochs = math.ceil(args.max_steps * args.gradient_accumulation_steps / most)
+    for epoch in range(pruner.epoch + epochs):
+        bounds = _batches(trainer, pruner, epoch)
+        if not fewest == most == bounds[0] == bounds[1]:
+            raise ConfigError(
+                "the Trainer must know how many batches an epoch has, and it must be the same number for all epochs. "
+                f"{describe(pruner.policy)} gives {fewest} to {most} in epoch 0, {bounds[0]} to {bounds[1]} in epoch "
+                f"{epoch}. Use a policy that keeps a constant number of samples, or a training loop of your own."
+            )
+
+
+def _batches(trainer: Any, pruner: Pruner, epoch: int) -> tuple[int, int]:
+    """Minimum and maximum number of batches that a process can get in that epoch."""
+    return steps_within(
+        [pruner.size_bounds(epoch)],
+        trainer._train_batch_size,
+        drop_last=trainer.args.dataloader_drop_last,
+        world_size=trainer.accelerator.num_processes,
+        split="batches",
+    )
+
+
+# -- the Trainer ------------------------------------------------------------------------------------------------------
+
 
 #: Key of the samples' indices in a batch.
 INDEX = "orderdp_index"

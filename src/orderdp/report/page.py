@@ -43,21 +43,27 @@ PAGE_NAME = "report.html"
 
 
 def write_report(
-    directory: str | os.PathLike[str], out: str | os.PathLike[str] | None = None, margin: float | None = None
+    directory: str | os.PathLike[str],
+    out: str | os.PathLike[str] | None = None,
+    *,
+    runs: list[Run] | None = None,
+    margin: float | None = None,
 ) -> Path:
     """Write the page about all runs of a folder.
 
     Args:
-        directory: Output folder of ``orderdp train`` or ``orderdp compare``.
-        out: File to write; ``report.html`` in `directory` if not given.
+        directory: Output folder of ``orderdp train`` or ``orderdp compare``, or a file of packed records.
+        out: File to write; if not given, ``report.html`` in the folder, or beside the file under its name.
+        runs: The runs, if they have been read.
         margin: Differences to full data up to this size count as none; see `compare`.
 
     Returns:
         Path of the page.
     """
     directory = Path(directory)
-    text = page(read_runs(directory), os.fspath(directory), margin)
-    path = directory / PAGE_NAME if out is None else Path(out)
+    text = page(read_runs(directory) if runs is None else runs, os.fspath(directory), margin)
+    own = directory.with_suffix(".html") if directory.is_file() else directory / PAGE_NAME
+    path = own if out is None else Path(out)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, text)
     return path
@@ -142,6 +148,7 @@ def report_command(
     directory: str | os.PathLike[str],
     *,
     say: Callable[[str], None],
+    runs: list[Run] | None = None,
     markdown: bool = False,
     open_page: bool = False,
     charts: str | os.PathLike[str] | None = None,
@@ -151,22 +158,24 @@ def report_command(
     """Run ``orderdp report``.
 
     Args:
-        directory: Output folder of ``orderdp train`` or ``orderdp compare``.
+        directory: Output folder of ``orderdp train`` or ``orderdp compare``, or a file of packed records.
         say: Called with lines of output.
+        runs: The runs, if they have been read.
+        margin: Differences to full data up to this size count as none; see `compare`.
         markdown: Whether to print verdict and table as Markdown, and write no page.
         open_page: Whether to open the page in a browser.
         charts: Folder to which the charts are also written.
         chart_format: "png" or "svg".
-        margin: Differences to full data up to this size count as none; see `compare`.
     """
+    runs = read_runs(directory) if runs is None else runs
     if charts is not None:
-        for path in export_charts(directory, charts, chart_format, margin):
+        for path in export_charts(directory, charts, chart_format, runs=runs, margin=margin):
             say(os.fspath(path))
     if markdown:
-        say(markdown_report(directory, margin))
+        say(markdown_of(compare(with_further_tests(runs), margin)))
         return
-    path = write_report(directory, margin=margin)
-    by_task = tasks(compare(with_further_tests(read_runs(directory)), margin))
+    path = write_report(directory, runs=runs, margin=margin)
+    by_task = tasks(compare(with_further_tests(runs), margin))
     for rows in by_task:
         say((f"{task_name(rows, by_task)}: " if len(by_task) > 1 else "") + headline(rows)[0])
     say(os.fspath(path))
@@ -196,6 +205,8 @@ def export_charts(
     directory: str | os.PathLike[str],
     out: str | os.PathLike[str],
     format: str = "png",
+    *,
+    runs: list[Run] | None = None,
     margin: float | None = None,
 ) -> list[Path]:
     """Write the page's charts as single files.
@@ -204,13 +215,14 @@ def export_charts(
         directory: Output folder of ``orderdp train`` or ``orderdp compare``.
         out: Folder for the files.
         format: "png" or "svg".
+        runs: The runs, if they have been read.
         margin: Differences to full data up to this size count as none; see `compare`.
 
     Returns:
         Paths of the files.
     """
     checked_name(format, ("png", "svg"), "format of charts")
-    by_task = tasks(compare(with_further_tests(read_runs(directory)), margin))
+    by_task = tasks(compare(with_further_tests(read_runs(directory) if runs is None else runs), margin))
     out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
     paths = []
