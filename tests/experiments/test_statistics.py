@@ -153,7 +153,7 @@ def test_a_metric_may_have_any_unit_and_direction() -> None:
     assert row(rows, "near").verdict == "within 0.1 of full data"
     assert row(rows, "lost").diverged == "it is less than half as good as full data"
     assert row(compare(found, margin=10.0), "Dynamic random 40 %").verdict == "within 10 of full data"
-    assert row(rows, "near").measure == Metric("perplexity", "", higher_is_better=False)
+    assert row(rows, "near").measure == Metric("perplexity", "", higher_is_better=False, digits=2)
     for wrong in (0.0, -1.0, math.nan, math.inf):
         with pytest.raises(ConfigError, match=r"--margin must be a number above 0"):
             compare(found, margin=wrong)

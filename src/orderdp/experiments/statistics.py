@@ -52,11 +52,13 @@ class Metric:
         name: Its name.
         unit: Its unit, "%" for a share of the test samples; empty if it has none.
         higher_is_better: Its direction.
+        digits: How many digits after the point are shown.
     """
 
     name: str = "accuracy"
     unit: str = "%"
     higher_is_better: bool = True
+    digits: int = 2
 
     @property
     def titled(self) -> str:
@@ -78,12 +80,12 @@ class Metric:
         return f"{size:{form}} {'points' if self.unit == '%' else self.unit}".strip()
 
     def written(self, value: float, sign: str = "") -> str:
-        """Return a value with as many digits as are of use.
+        """Return a value with its digits.
 
-        >>> Metric().written(89.5), Metric().written(0.071, "+"), Metric("RMSE", "K").written(0.012345)
-        ('89.50', '+0.07', '0.01235')
+        >>> Metric().written(89.5), Metric().written(0.071, "+"), Metric("RMSE", "K", digits=4).written(0.012345)
+        ('89.50', '+0.07', '0.0123')
         """
-        return f"{value:{sign}.2f}" if self.unit == "%" else f"{value:{sign}.4g}"
+        return f"{value:{sign}.{self.digits}f}"
 
     def interval(self, difference: Difference) -> str:
         """Return the interval of a difference in words."""
@@ -312,12 +314,14 @@ def _measured(runs: list[Run]) -> Row:
         full_samples=summaries[0].get("full_samples"),
         seconds=statistics.fmean(run.seconds for run in done),
         evaluation_seconds=statistics.fmean(summary.get("evaluation_seconds") or 0.0 for summary in summaries),
-        measure=_measure(summaries[0]),
+        measure=_measure(summaries[0], metrics[0]),
     )
 
 
 def _judged(rows: list[Row], margin: float | None, comparisons: int) -> list[Row]:
     """Add the comparisons between the rows of one task."""
+    measured = [row.measure for row in rows if row.runs]
+    rows = [replace(row, measure=measured[0]) if row.runs else row for row in rows]  # alike, with as many digits
     references = [_references(row, rows) for row in rows]
     spread = spread_of(rows)
     against = [
@@ -327,7 +331,7 @@ def _judged(rows: list[Row], margin: float | None, comparisons: int) -> list[Row
     judged = []
     for row, (full, _, _), full_difference, reduced, random in zip(rows, references, *against, strict=True):
         size = _margin(margin, row if row.policy == "full" else full)
-        measured = replace(
+        compared = replace(
             row,
             against_full=full_difference,
             against_reduced=reduced,
@@ -336,7 +340,7 @@ def _judged(rows: list[Row], margin: float | None, comparisons: int) -> list[Row
             margin=size,
             diverged=spread.left_out.get(row.label, ""),
         )
-        judged.append(_with_words(measured))
+        judged.append(_with_words(compared))
     return judged
 
 
@@ -442,12 +446,11 @@ def _metric(run: Run) -> float:
     return run.final_metric or 0.0  # only called for runs that have one
 
 
-def _measure(summary: dict[str, Any]) -> Metric:
-    return Metric(
-        str(summary.get("metric_name") or "accuracy"),
-        str(summary.get("metric_unit", "%")),
-        bool(summary.get("higher_is_better", True)),
-    )
+def _measure(summary: dict[str, Any], metric: float) -> Metric:
+    unit = str(summary.get("metric_unit", "%"))
+    digits = 2 if unit == "%" or not metric else max(0, 3 - math.floor(math.log10(abs(metric))))  # four that count
+    name = str(summary.get("metric_name") or "accuracy")
+    return Metric(name, unit, bool(summary.get("higher_is_better", True)), digits)
 
 
 def _saved(summary: dict[str, Any]) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -52,7 +53,7 @@ def show(
         names: Whether the first column holds names to type, which are not wrapped.
     """
     lines = [tuple(row) for row in rows]
-    if importlib.util.find_spec("rich") is None:
+    if importlib.util.find_spec("rich") is None or not sys.stdout.isatty():  # a file has no width to fit
         _show_plainly(title, header, lines)
         return
     from rich import box
@@ -377,7 +378,7 @@ def _difference(difference: Difference | None, metric: Metric) -> Cell:
     return Cell(metric.written(difference.mean, "+"), metric.interval(difference), difference.mean)
 
 
-_SAVED_AND_GAINED = ("samples", "time", "vs full", "95 % interval", "vs fewer", "vs random")
+_SAVED_AND_GAINED = ("samples", "time", "vs full", "vs fewer", "vs random")
 
 
 def show_comparison(title: str, rows: Sequence[Row], say: Callable[[str], None]) -> None:
@@ -399,22 +400,27 @@ def show_comparison(title: str, rows: Sequence[Row], say: Callable[[str], None])
         troubled = row.failed or row.unfinished
         if troubled or row.policy != "full":
             # The table does not show the number of seeds of its means, so missing seeds are reported here.
-            say(f"  {row.label}: {row.verdict}" + (f" ({note(row)})" if troubled else ""))
+            say(f"  {row.label}: {_judgement(row)}" + (f" ({note(row)})" if troubled else ""))
     for sentence in diverged(rows):
         say(f"  {sentence}")
 
 
 def _line(row: Row) -> list[str]:
-    full = row.against_full
     return [
         row.label,
         _mean(row),
         "" if row.saved is None else f"{row.saved:.1%}",
         "" if row.saved_time is None else f"{row.saved_time:.1%}",
-        _estimate(full, row.measure),
-        "" if full is None or full.low is None else row.measure.interval(full),
-        *(_estimate(difference, row.measure) for difference in (row.against_reduced, row.against_random)),
+        *(_estimate(found, row.measure) for found in (row.against_full, row.against_reduced, row.against_random)),
     ]
+
+
+def _judgement(row: Row) -> str:
+    """Return estimate, interval and word, in this order."""
+    if row.against_full is None or row.against_full.low is None:
+        return row.verdict
+    estimate = row.measure.written(row.against_full.mean, "+")
+    return f"{estimate} ({row.measure.interval(row.against_full)}), {_word(row)}"
 
 
 def _estimate(difference: Difference | None, metric: Metric) -> str:
