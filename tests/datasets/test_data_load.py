@@ -379,7 +379,7 @@ def test_modifiers_do_not_fit_a_folder_of_images(tmp_path: Path, monkeypatch: py
     from orderdp.datasets import loading
 
     stand_in = room.FolderData("x", [], [], [], 1, ("a",))
-    monkeypatch.setattr(loading.folders, "read_image_folder", lambda path: stand_in)
+    monkeypatch.setattr(loading, "read_image_folder", lambda path: stand_in)
     (tmp_path / "train" / "a").mkdir(parents=True)
     assert load(tmp_path) is stand_in
     with pytest.raises(ConfigError, match="modifiers must be left out for a folder of images"):

@@ -169,7 +169,7 @@ def test_ctrl_c_saves_says_how_to_go_on_and_exits_with_130(tmp_path: Path) -> No
     process.send_signal(signal.SIGINT)
     output, errors = process.communicate(timeout=180)
     assert process.returncode == 130, errors
-    assert "Interrupted; saved. Go on with: orderdp train" in output
+    assert "Interrupted; saved. Resume with: orderdp train" in output
     assert "--resume" in output
     assert "Traceback" not in errors
     assert list(tmp_path.glob("runs/*/checkpoint.pt"))
@@ -396,7 +396,7 @@ def test_train_refuses_what_is_there_and_resumes_it_when_asked(
     options = ["train", *SMALL, "--prune-ratio", "0.5", "--out", str(tmp_path)]
     assert main(options) == 0
     assert main(options) == 2
-    assert "Go on with it by --resume" in capsys.readouterr().err
+    assert "Resume it with --resume" in capsys.readouterr().err
     assert main([*options, "--resume"]) == 0
     assert "finished already" in capsys.readouterr().out
     assert main([*options, "--lr", "0.7", "--resume"]) == 2

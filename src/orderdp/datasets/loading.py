@@ -213,7 +213,7 @@ def read_digits() -> Arrays:
     pixels, labels = datasets.load_digits(return_X_y=True)
     # The gray levels 0 to 16, spread over a byte: the 17 values stay distinct.
     images = np.rint(pixels * (255 / 16)).astype(np.uint8).reshape(-1, 1, 8, 8)
-    train, test, train_labels, test_labels = selection.train_test_array_split(
+    train, test, train_labels, test_labels = selection.train_test_split(
         images, labels, test_size=0.25, random_state=0, stratify=labels
     )
     return train, train_labels, test, test_labels
