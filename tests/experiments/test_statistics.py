@@ -298,6 +298,13 @@ def test_controls_are_those_of_the_same_cost_and_ratio() -> None:
     assert far.against_reduced is None
 
 
+def test_the_label_of_fewer_epochs_says_what_they_really_cost() -> None:
+    runs = [full(90.0)]
+    runs += [reduced(88.0, label="fewer epochs 30%", prune_ratio=0.3, saved=1 / 3)]
+    runs += [reduced(85.0, label="fewer epochs 50%", prune_ratio=0.5, saved=0.498)]
+    assert [each.label for each in compare(runs)[1:]] == ["fewer epochs 33%", "fewer epochs 50%"]
+
+
 def test_a_control_has_no_difference_to_itself() -> None:
     rows = compare([full(90.0), reduced(80.0), random(85.0)])
     assert row(rows, "Fewer epochs").against_reduced is None

@@ -306,16 +306,29 @@ def _measured(runs: list[Run]) -> Row:
         return row
     metrics = [_metric(run) for run in done]
     summaries = [run.summary or {} for run in done]
+    saved = statistics.fmean(map(_saved, summaries))
     return replace(
         row,
+        label=_with_real_cost(row, saved),
         metric=statistics.fmean(metrics),
         deviation=statistics.stdev(metrics) if len(metrics) > 1 else None,
-        saved=statistics.fmean(map(_saved, summaries)),
+        saved=saved,
         full_samples=summaries[0].get("full_samples"),
         seconds=statistics.fmean(run.seconds for run in done),
         evaluation_seconds=statistics.fmean(summary.get("evaluation_seconds") or 0.0 for summary in summaries),
         measure=_measure(summaries[0], metrics[0]),
     )
+
+
+def _with_real_cost(row: Row, saved: float) -> str:
+    """Return the label; that of fewer epochs names the ratio that was really saved, which was rounded to whole epochs.
+
+    Runs of this version stop in mid-epoch, at the ratio that was asked for.
+    """
+    asked = "" if row.prune_ratio is None else f"{100 * row.prune_ratio:g}%"
+    if row.policy != "reduced" or not row.label.endswith(f" {asked}") or abs(saved - (row.prune_ratio or 0.0)) < 0.01:
+        return row.label
+    return f"{row.label.removesuffix(asked)}{100 * saved:.0f}%"
 
 
 def _judged(rows: list[Row], margin: float | None, comparisons: int) -> list[Row]:

@@ -396,6 +396,9 @@ def show_comparison(title: str, rows: Sequence[Row], say: Callable[[str], None])
     shown = [[line[place] for place in used] for line in lines]
     gained = "points gained" if metric.unit == "%" else f"difference in {metric.name}"
     show(f"{title}: samples and time saved, {gained}", [header[place] for place in used], shown, numbers=True)
+    margin = next((row.margin for row in rows if row.against_full is not None), None)
+    if margin is not None:
+        say(f"Against full data, with 95 % intervals that hold at once and a margin of {metric.amount(margin)}:")
     for row in rows:
         troubled = row.failed or row.unfinished
         if troubled or row.policy != "full":
