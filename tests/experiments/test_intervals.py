@@ -235,10 +235,10 @@ def test_words_are_wrong_as_seldom_as_said_for_any_number_of_seeds(design: calib
 
 
 def check(design: calibration.Design, seeds: int, trials: int) -> None:
-    """At five standard errors: 95 % for equal spreads, and never more wrong words than 1 in 20 comparisons has."""
+    """At five standard errors: 95 % for equal spreads; a wrong word in 1 of 20 comparisons at most, or 2 of 25."""
     rates = calibration.simulate(design, seeds, trials, seed=1)
     noise = 5 * math.sqrt(0.05 * 0.95 / trials)
-    assert rates.wrong <= 0.05 + noise
+    assert rates.wrong <= (0.05 if len(set(design.spreads)) == 1 else 0.08) + noise
     for truth, start in ((-0.5, "within"), (-0.5, "worse by more"), (0.0, "worse"), (0.0, "better")):
         assert calibration.share(rates, truth, start) <= 0.025 + noise
     if len(set(design.spreads)) == 1:

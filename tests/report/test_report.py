@@ -125,7 +125,15 @@ def test_every_chart_has_its_place_and_takes_the_width_there_is(page: Page) -> N
     places = [attributes["id"] for tag, attributes in page.tags if (attributes.get("class") or "") == "chart"]
     assert list(page.specs) == places
     kinds = [re.sub(r"^chart-\d+-\d+-", "", place or "") for place in places]
-    expected = ["accuracy", "time-to-accuracy", "learning-curves", "cost", "usage", "diagnostic-1-kept-overlap"]
+    expected = [
+        "differences",
+        "accuracy",
+        "time-to-accuracy",
+        "learning-curves",
+        "cost",
+        "usage",
+        "diagnostic-1-kept-overlap",
+    ]
     assert kinds == expected
     assert {spec["width"] for spec in page.specs.values()} == {"container"}
 
@@ -163,7 +171,7 @@ def test_empty_sections_are_left_out_with_a_sentence(tmp_path: Path) -> None:
         each.summary = {**(each.summary or {}), "usage": []}
     page = Page(write_report(write(tmp_path, runs, epochs=0)))
     kinds = [name.split("-", 3)[-1] for name in page.specs]
-    assert kinds == ["accuracy", "cost"]
+    assert kinds == ["differences", "accuracy", "cost"]
     assert page.text.count("Nothing was recorded for this chart.") == 3
 
 
@@ -205,9 +213,9 @@ def test_other_tasks_get_sections_and_names_of_their_own(tmp_path: Path) -> None
     assert "digits, mlp, lr 0.5" in page.text
     assert "(+1.00; one seed, no interval)" in page.text
     assert "(-10.00; one seed, no interval)" in page.text
-    assert len(page.specs) == 10
+    assert len(page.specs) == 12
     assert markdown_report(tmp_path).count("### digits, mlp, lr") == 2
-    assert len(export_charts(tmp_path, tmp_path / "charts", "svg")) == 10
+    assert len(export_charts(tmp_path, tmp_path / "charts", "svg")) == 12
 
 
 def test_markdown_has_the_numbers_of_the_page(folder: Path, page: Page) -> None:
@@ -230,7 +238,7 @@ def test_markdown_shows_names_as_they_are(tmp_path: Path) -> None:
 def test_charts_are_written_as_files(folder: Path, tmp_path: Path, form: str, magic: bytes) -> None:
     paths = export_charts(folder, tmp_path / "new", form)
     assert sorted(tmp_path.glob("new/*")) == sorted(paths)
-    assert len(paths) == 6
+    assert len(paths) == 7
     assert all(path.read_bytes().startswith(magic) for path in paths)
 
 
@@ -412,6 +420,33 @@ def test_the_time_to_accuracy_is_cumulative_and_counts_the_proxy() -> None:
     assert [value["seconds"] for value in values] == pytest.approx([100 + cost, 100 + 2 * cost, 100 + 3 * cost])
 
 
+def forest(runs: list[Run]) -> dict[str, Any]:
+    return next(chart for chart in charts(compare(runs)) if chart.name == "differences").chart.to_dict()
+
+
+def test_the_first_chart_has_the_estimates_and_intervals_of_the_table() -> None:
+    rows = compare(grid())
+    drawn = charts(rows)[0]
+    assert drawn.name == "differences"
+    values = drawn.chart.to_dict()["layer"][-1]["data"]["values"]
+    expected = [(row.label, row.against_full) for row in rows if row.against_full is not None]
+    assert [(each["label"], each["y"], each["low"], each["high"]) for each in values] == [
+        (label, found.mean, pytest.approx(found.low), pytest.approx(found.high)) for label, found in expected
+    ]
+    accuracy = next(chart for chart in charts(rows) if chart.name == "accuracy").chart.to_dict()
+    points = [each for layer in accuracy["layer"] for each in layer["data"]["values"]]
+    reached = {each["label"]: each["high"] - each["y"] for each in points}
+    assert reached == {"Full data": 0.0, **{label: pytest.approx(found.high - found.mean) for label, found in expected}}
+
+
+def test_the_margin_is_shaded_and_what_diverged_is_left_out_of_the_first_chart() -> None:
+    lost = [run(10.0, seed, label="lost", policy="ucb") for seed in range(3)]
+    spec = forest([*grid(), *lost])
+    assert spec["layer"][0]["data"]["values"] == [{"low": -0.5, "high": 0.5}]
+    assert "lost" not in json.dumps(spec)
+    assert "Diverged, and left out of the pooled variance: lost" in " ".join(headline(compare([*grid(), *lost])))
+
+
 def learned_chart(runs: list[Run]) -> dict[str, Any] | None:
     found = [chart for chart in charts(compare(runs)) if chart.name == "learned"]
     return found[0].chart.to_dict() if found else None
@@ -468,6 +503,6 @@ def test_what_an_epoch_of_full_data_costs_is_told_by_any_finished_run() -> None:
 def test_the_page_shows_the_share_of_learned_samples_where_it_was_recorded(tmp_path: Path, page: Page) -> None:
     written = Page(write_report(write(tmp_path, grid(), learned=0.25)))
     kinds = [re.sub(r"^chart-\d+-\d+-", "", name) for name in written.specs]
-    assert kinds == ["accuracy", "time-to-accuracy", "learning-curves", "learned", "cost", "usage"]
+    assert kinds == ["differences", "accuracy", "time-to-accuracy", "learning-curves", "learned", "cost", "usage"]
     assert "Share of samples learned" in written.text
     assert "Share of samples learned" not in page.text  # records of earlier versions

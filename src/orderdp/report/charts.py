@@ -12,7 +12,7 @@ from typing import Any
 
 from orderdp._files import replacing
 from orderdp.errors import ConfigError
-from orderdp.experiments.statistics import Row
+from orderdp.experiments.statistics import Metric, Row
 from orderdp.report import chart_data as run_data
 from orderdp.report.chart_data import Numbers, Series, series, words_for
 from orderdp.report.tables import as_title, is_further_test, measure
@@ -142,9 +142,14 @@ def _sized(chart: Chart, width: int | str) -> Chart:
 
 
 def _all(rows: Sequence[Row], looks: dict[str, Series]) -> Iterator[Chart]:
-    points = run_data.final_points(rows, looks)
     found = measure(rows)
     metric, axis = found.name, f"{found.name} ({found.unit})" if found.unit else found.name
+    gaps = run_data.differences(rows, looks)
+    if gaps:
+        margin = next(row.margin for row in rows if row.against_full is not None)
+        text = _DIFFERENCES.format(margin=found.amount(margin))
+        yield _chart("differences", "Difference to full data", text, _differences, gaps, looks, found, margin)
+    points = run_data.final_points(rows, looks)
     yield _chart("accuracy", f"{as_title(metric)} against what is left out", _FINAL, _final, points, looks, axis)
     if is_further_test(rows):
         return  # the other charts are about training, and the view of the training runs has them
@@ -166,7 +171,15 @@ def _all(rows: Sequence[Row], looks: dict[str, Series]) -> Iterator[Chart]:
         yield _chart(file_name, title, text, _diagnostic, curve, looks, title[:1].lower() + title[1:])
 
 
-_FINAL = "After the last epoch, mean and standard deviation over seeds; the dashed line is full data."
+_DIFFERENCES = (
+    "Mean and 95 % interval; the intervals hold at once. The margin, {margin}, is shaded. "
+    "Methods that diverged are left out."
+)
+
+
+_FINAL = (
+    "After the last epoch, mean over seeds, with the 95 % interval of the difference to full data, the dashed line."
+)
 
 
 _TIME = "Over the time spent on training, selection, overhead and a coreset's proxy; evaluation is not counted."
@@ -191,6 +204,27 @@ def _chart(name: str, title: str, text: str, draw: Any, numbers: run_data.Number
     if not numbers:
         return Chart(name, title, "Nothing was recorded for this chart.", None)
     return Chart(name, title, text, draw(numbers, *rest))
+
+
+def _differences(points: run_data.Numbers, looks: dict[str, Series], metric: Metric, margin: float) -> Any:
+    """Return a forest plot: an estimate and an interval per row, the margin shaded, full data at 0."""
+    alt = altair()
+    colours = {point["label"]: looks[point["label"]].colour for point in points}
+    colour = alt.Color("label:N", legend=None, scale=alt.Scale(domain=list(colours), range=list(colours.values())))
+    unit = "points" if metric.unit == "%" else metric.unit
+    x = alt.X("low:Q", title=f"difference to full data{f' ({unit})' if unit else ''}", scale=alt.Scale(padding=12))
+    y = alt.Y("label:N", title=None, sort=list(colours), axis=alt.Axis(labelLimit=200))
+    shaded = alt.Chart(alt.Data(values=[{"low": -margin, "high": margin}])).mark_rect(color="#808080", opacity=0.18)
+    zero = alt.Chart(alt.Data(values=[{"low": 0.0}])).mark_rule(color="#808080", strokeDash=[5, 4])
+    base = alt.Chart(alt.Data(values=points), height=26 * len(points)).encode(y=y, color=colour)
+    tooltip = [tip("label:N", "method"), tip("y:Q", "difference", f"+.{metric.digits}f")]
+    tooltip += [tip("interval:N", "95 % interval"), tip("word:N", "verdict")]
+    return alt.layer(
+        shaded.encode(x=x, x2="high:Q"),
+        zero.encode(x=x),
+        base.mark_rule(strokeWidth=2).encode(x=x, x2="high:Q"),
+        base.mark_point(filled=True, size=90, opacity=1.0).encode(x=alt.X("y:Q"), tooltip=tooltip),
+    )
 
 
 def _final(points: run_data.Numbers, looks: dict[str, Series], metric: str) -> Any:
