@@ -32,6 +32,7 @@ SUMMARY: dict[str, Any] = {
     "overhead_seconds": 0.3,
     "node_hours": 0.003,
     "usage": [0, 100, 500, 400],
+    "test_samples": 10000,
 }
 CONFIG: dict[str, Any] = {
     "data": "digits",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from orderdp.experiments.records import Run
-from orderdp.experiments.statistics import Difference, Row, compare, paired_difference
+from orderdp.experiments.statistics import Difference, Row, between, compare
 
 __all__ = ["glance"]
 
@@ -32,15 +32,17 @@ def glance(studies: Sequence[Sequence[Run]]) -> str:
     for runs in studies:
         rows = compare(runs)
         for ratio in sorted({row.prune_ratio for row in rows if row.prune_ratio is not None}):
-            lines.append(_line(ratio, [row for row in rows if row.prune_ratio in (None, ratio)]))
+            lines.append(_line(ratio, rows))
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def _line(ratio: float, rows: list[Row]) -> tuple[str, ...]:
+def _line(ratio: float, all_rows: list[Row]) -> tuple[str, ...]:
+    rows = [row for row in all_rows if row.prune_ratio in (None, ratio)]
     full, orderdp, reduced, random = (_plain(rows, policy) for policy in ("full", "orderdp", "reduced", "random"))
     others = [row for row in rows if row.policy not in (*_CONTROLS, "orderdp")]
     rivals = [row for row in others if row.saved is not None and row.saved > ratio - _SAME_SAVINGS]
-    leads = [(row.policy, lead) for row in rivals if (lead := _lead(orderdp, row)) is not None]
+    found = between(all_rows, [(orderdp, row) for row in rivals])
+    leads = [(row.policy, lead) for row, lead in zip(rivals, found, strict=True) if lead is not None]
     name, smallest = min(leads, key=lambda entry: entry[1].mean, default=("none saved as much", None))
     data = dict(full.task)["data"]
     return (
@@ -57,14 +59,6 @@ def _line(ratio: float, rows: list[Row]) -> tuple[str, ...]:
 def _plain(rows: list[Row], policy: str) -> Row:
     """The row of a policy as it is by default."""
     return next(row for row in rows if row.policy == policy and not row.parameters)
-
-
-def _lead(row: Row, other: Row) -> Difference | None:
-    """By how much one is ahead of the other, on the seeds that both have: others may be easier."""
-    found = {run.seed: run.final_metric for run in other.runs}
-    pairs = [(run.final_metric, found[run.seed]) for run in row.runs if run.seed in found]
-    gaps = [own - theirs for own, theirs in pairs if own is not None and theirs is not None]
-    return paired_difference(gaps) if gaps else None
 
 
 def _accuracy(row: Row) -> str:

@@ -36,6 +36,7 @@ import sys
 from pathlib import Path
 
 from orderdp.experiments.records import Run, pack_runs, read_run, read_runs, seen_by, unpack_runs
+from orderdp.experiments.statistics import Row, compare
 from orderdp.report.charts import save
 from orderdp.report.page import markdown_of
 from orderdp_paper import SUITES
@@ -98,8 +99,8 @@ def filled(page: str) -> str:
 
     def table(match: re.Match[str]) -> str:
         head, study, ratio, test, _, end = match.groups()
-        runs = _seen_by(test, _at(ratio, _runs(study)))
-        return f"{head}\n{markdown_of(runs, times=False)}\n\n{end}"
+        rows = _at(ratio, compare(_seen_by(test, _runs(study))))
+        return f"{head}\n{markdown_of(rows, times=False)}\n\n{end}"
 
     def tables(match: re.Match[str]) -> str:
         head, name, study, seeds, _, end = match.groups()
@@ -129,11 +130,9 @@ def _measured(name: str, study: str, seeds: str | None) -> list[PartResults]:
     return [read_part(part, records_of(study)) for part in prepare(SUITES[name], SCALE, seeds=chosen)]
 
 
-def _at(ratio: str | None, runs: list[Run]) -> list[Run]:
-    """Those at a ratio, and those that have none: they are what the others are compared with."""
-    if ratio is None:
-        return runs
-    return [run for run in runs if run.config["prune_ratio"] in (None, float(ratio))]
+def _at(ratio: str | None, rows: list[Row]) -> list[Row]:
+    """Those at a ratio, and those that have none; the variance is that of all, whatever is shown."""
+    return rows if ratio is None else [row for row in rows if row.prune_ratio in (None, float(ratio))]
 
 
 def _seen_by(test: str | None, runs: list[Run]) -> list[Run]:

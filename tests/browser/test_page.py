@@ -109,7 +109,7 @@ def requests(browser: Browser) -> list[str]:
 def test_all_charts_are_drawn_without_errors_or_requests(browser: Browser, page: Path) -> None:
     visit(browser, page)
     drawn = browser.find_elements(By.CSS_SELECTOR, ".chart svg.marks")
-    assert len(drawn) == 6  # accuracy, time, learning, cost, usage, and the one diagnostic
+    assert len(drawn) == 7  # differences, accuracy, time, learning, cost, usage, and the one diagnostic
     for chart in drawn:
         assert chart.find_elements(By.CSS_SELECTOR, "path[aria-roledescription], path")
         assert chart.size["width"] > 500

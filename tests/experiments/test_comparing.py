@@ -299,8 +299,8 @@ def test_a_ratio_at_which_a_run_failed_is_not_without_a_loss() -> None:
 
     probes = list(find_lossless(BASE, MethodSpec("orderdp", {}), [0, 1, 2], train, resolution=0.3))
     assert [(probe.prune_ratio, probe.lossless) for probe in probes] == [(0.6, False), (0.3, True)]
-    assert probes[0].said == "lossless; 1 of its runs failed"
-    assert probes[1].said == "lossless"
+    assert probes[0].said == "within 0.5 points of full data; 1 of its runs failed"
+    assert probes[1].said == "within 0.5 points of full data"
 
 
 def test_a_seed_that_is_given_twice_is_searched_with_once() -> None:
@@ -445,8 +445,10 @@ def test_find_lossless_says_what_it_tried_and_found(tmp_path: Path, capsys: pyte
     options = ["compare", *SMALL, "--policies", "orderdp", "--find-lossless", "--resolution", "0.3", "--seeds", "0,1"]
     assert main([*options, "--quiet", "--out", str(tmp_path)]) == 0
     output = capsys.readouterr().out
-    assert "orderdp 60%: undecided" in output
-    assert "orderdp: no ratio that was tried is without a loss" in output  # two seeds of two epochs decide nothing
+    assert "orderdp 60%: not settled" in output
+    assert (
+        "orderdp: no ratio that was tried is within 0.5 points of full data" in output
+    )  # two seeds of two epochs decide nothing
 
 
 def test_find_lossless_tries_no_ratio_that_a_comparison_would_and_names_what_it_searched(
@@ -455,7 +457,10 @@ def test_find_lossless_tries_no_ratio_that_a_comparison_would_and_names_what_it_
     # A pool of 0.6 leaves out 40 % at least: at 30 %, the first ratio of a comparison, there is no such policy.
     options = ["compare", *SMALL, "--policies", "orderdp:exploration=0.6", "--find-lossless", "--resolution", "0.9"]
     assert main([*options, "--seeds", "0,1", "--quiet", "--out", str(tmp_path)]) == 0
-    assert "orderdp (exploration=0.6): no ratio that was tried is without a loss" in capsys.readouterr().out
+    assert (
+        "orderdp (exploration=0.6): no ratio that was tried is within 0.5 points of full data"
+        in capsys.readouterr().out
+    )
 
 
 @pytest.mark.parametrize(

@@ -87,11 +87,16 @@ def page(folder: Path) -> Page:
 
 
 def test_the_page_says_verdict_numbers_and_how_it_was_run(page: Page) -> None:
-    sentence = "OrderDP 40 % trained on 40.0 % fewer samples and took 50.0 % less time than full data: lossless"
+    sentence = (
+        "OrderDP 40 %: 40.0 % fewer samples, 50.0 % less time; 91.17 % against 91.00 % on full data "
+        "(+0.17; 95 % interval 0.10 to 0.23): within 0.5 points of full data."
+    )
     assert sentence in page.text
-    assert "It is 1.17 points better than dynamic random at the same ratio" in page.text
+    assert "Against dynamic random at the same ratio: +1.17 (1.11 to 1.22), better." in page.text
     assert any(cell.startswith("91.17 ± 1.00") for cell in page.cells)
-    assert "loses 3.00 points (-3.00 to -3.00)" in page.cells
+    assert "worse by more than 0.5" in page.cells
+    assert any(cell.startswith("-3.00") and cell.endswith("-3.06 to -2.94") for cell in page.cells)
+    assert "The margin is 0.5 points." in page.text
     for fact in ("one-cycle", "0.1.0", "Linux", "Every run"):
         assert fact in page.text
 
@@ -120,7 +125,15 @@ def test_every_chart_has_its_place_and_takes_the_width_there_is(page: Page) -> N
     places = [attributes["id"] for tag, attributes in page.tags if (attributes.get("class") or "") == "chart"]
     assert list(page.specs) == places
     kinds = [re.sub(r"^chart-\d+-\d+-", "", place or "") for place in places]
-    expected = ["accuracy", "time-to-accuracy", "learning-curves", "cost", "usage", "diagnostic-1-kept-overlap"]
+    expected = [
+        "differences",
+        "accuracy",
+        "time-to-accuracy",
+        "learning-curves",
+        "cost",
+        "usage",
+        "diagnostic-1-kept-overlap",
+    ]
     assert kinds == expected
     assert {spec["width"] for spec in page.specs.values()} == {"container"}
 
@@ -158,7 +171,7 @@ def test_empty_sections_are_left_out_with_a_sentence(tmp_path: Path) -> None:
         each.summary = {**(each.summary or {}), "usage": []}
     page = Page(write_report(write(tmp_path, runs, epochs=0)))
     kinds = [name.split("-", 3)[-1] for name in page.specs]
-    assert kinds == ["accuracy", "cost"]
+    assert kinds == ["differences", "accuracy", "cost"]
     assert page.text.count("Nothing was recorded for this chart.") == 3
 
 
@@ -169,7 +182,7 @@ def test_failed_and_unfinished_runs_are_said_plainly(tmp_path: Path) -> None:
     page = Page(write_report(tmp_path))
     assert "OrderDP 40 %, seed 1: the loss became NaN in epoch 3" in page.text
     assert "OrderDP 40 %, seed 2: 3 of 10 epochs" in page.text
-    assert "one seed, no interval; the difference is +1.00 points; 1 of its runs failed and is not counted" in page.text
+    assert "(+1.00; one seed, no interval); 1 of its runs failed and is not counted" in page.text
     text = markdown_report(tmp_path)
     assert "- Failed: OrderDP 40 %, seed 1: the loss became NaN in epoch 3" in text
     assert "- Unfinished: OrderDP 40 %, seed 2: 3 of 10 epochs" in text
@@ -198,16 +211,16 @@ def test_other_tasks_get_sections_and_names_of_their_own(tmp_path: Path) -> None
     page = Page(write_report(write(tmp_path, runs)))
     assert "digits, mlp, lr 0.1" in page.text
     assert "digits, mlp, lr 0.5" in page.text
-    assert "the difference is +1.00 points" in page.text
-    assert "the difference is -10.00 points" in page.text
-    assert len(page.specs) == 10
+    assert "(+1.00; one seed, no interval)" in page.text
+    assert "(-10.00; one seed, no interval)" in page.text
+    assert len(page.specs) == 12
     assert markdown_report(tmp_path).count("### digits, mlp, lr") == 2
-    assert len(export_charts(tmp_path, tmp_path / "charts", "svg")) == 10
+    assert len(export_charts(tmp_path, tmp_path / "charts", "svg")) == 12
 
 
 def test_markdown_has_the_numbers_of_the_page(folder: Path, page: Page) -> None:
     text = markdown_report(folder)
-    assert "**OrderDP 40 % trained on 40.0 % fewer samples" in text
+    assert "**OrderDP 40 %: 40.0 % fewer samples" in text
     rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("|")]
     assert [len(row) for row in rows] == [8] * 7
     squeezed = re.sub(r"[\s()]", "", page.text)
@@ -225,7 +238,7 @@ def test_markdown_shows_names_as_they_are(tmp_path: Path) -> None:
 def test_charts_are_written_as_files(folder: Path, tmp_path: Path, form: str, magic: bytes) -> None:
     paths = export_charts(folder, tmp_path / "new", form)
     assert sorted(tmp_path.glob("new/*")) == sorted(paths)
-    assert len(paths) == 6
+    assert len(paths) == 7
     assert all(path.read_bytes().startswith(magic) for path in paths)
 
 
@@ -242,7 +255,7 @@ def test_the_command_says_the_verdict_and_where_the_page_is(
     opened: list[str] = []
     monkeypatch.setattr(command.webbrowser, "open", lambda address: not opened.append(address))
     report_command(folder, say=said.append)
-    assert said[0].startswith("OrderDP 40 % trained on")
+    assert said[0].startswith("OrderDP 40 %: 40.0 % fewer samples")
     assert said[1] == str(folder / "report.html")
     assert opened == []
     report_command(folder, say=said.append, open_page=True, charts=tmp_path / "c", chart_format="svg")
@@ -316,12 +329,12 @@ def test_the_headline_prefers_a_small_loss_that_is_known_to_one_that_may_be_larg
 
 def test_the_headline_of_nothing_but_losses_is_a_loss() -> None:
     runs = [full(90.0, seed) for seed in range(3)] + [run(85.0 + 0.1 * seed, seed) for seed in range(3)]
-    assert "loses 4.90 points" in headline(compare(runs))[0]
+    assert "(-4.90; 95 % interval -5.06 to -4.74): worse by more than 0.5." in headline(compare(runs))[0]
 
 
 def test_a_method_that_is_slower_is_said_to_be() -> None:
     runs = [full(90.0, seed, seconds=10.0) for seed in (0, 1)] + [run(90.0, seed, seconds=15.0) for seed in (0, 1)]
-    assert "took 50.0 % more time than full data" in headline(compare(runs))[0]
+    assert "50.0 % more time" in headline(compare(runs))[0]
 
 
 def test_without_full_data_or_methods_the_headline_says_what_is_missing() -> None:
@@ -345,7 +358,7 @@ def test_the_terminal_says_which_means_are_of_fewer_seeds(capsys: pytest.Capture
     runs[5] = replace(runs[5], summary={**(runs[5].summary or {}), "status": "failed", "metric": None})
     show_comparison("digits, mlp", compare(runs), print)
     said = capsys.readouterr().out
-    assert "OrderDP 40 %: lossless (2 seeds, 1 failed)" in said
+    assert re.search(r"OrderDP 40 %: \+0.10 \(.* to .*\), within 0.5 points of full data \(2 seeds, 1 failed\)", said)
     assert "Full data:" not in said  # nothing to say of it
     runs[0] = replace(runs[0], summary=None)
     show_comparison("digits, mlp", compare(runs), print)
@@ -355,7 +368,7 @@ def test_the_terminal_says_which_means_are_of_fewer_seeds(capsys: pytest.Capture
 def test_a_method_without_a_ratio_is_set_against_random_at_its_cost() -> None:
     methods = [run(91.0, prune_ratio=None, policy="adaptive", label="adaptive", saved=0.38)]
     said = headline(compare([full(90.0), random(90.5), *methods]))
-    assert said[-1] == "It is +0.50 points against dynamic random at nearly the same cost (one seed, no interval)."
+    assert said[-1] == "Against dynamic random at nearly the same cost: +0.50 (one seed, no interval)."
 
 
 def test_a_metric_is_called_what_its_task_calls_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -405,6 +418,33 @@ def test_the_time_to_accuracy_is_cumulative_and_counts_the_proxy() -> None:
     values = chart.chart.to_dict()["data"]["values"]
     cost = EPOCH["training_seconds"] + EPOCH["selection_seconds"] + EPOCH["overhead_seconds"]
     assert [value["seconds"] for value in values] == pytest.approx([100 + cost, 100 + 2 * cost, 100 + 3 * cost])
+
+
+def forest(runs: list[Run]) -> dict[str, Any]:
+    return next(chart for chart in charts(compare(runs)) if chart.name == "differences").chart.to_dict()
+
+
+def test_the_first_chart_has_the_estimates_and_intervals_of_the_table() -> None:
+    rows = compare(grid())
+    drawn = charts(rows)[0]
+    assert drawn.name == "differences"
+    values = drawn.chart.to_dict()["layer"][-1]["data"]["values"]
+    expected = [(row.label, row.against_full) for row in rows if row.against_full is not None]
+    assert [(each["label"], each["y"], each["low"], each["high"]) for each in values] == [
+        (label, found.mean, pytest.approx(found.low), pytest.approx(found.high)) for label, found in expected
+    ]
+    accuracy = next(chart for chart in charts(rows) if chart.name == "accuracy").chart.to_dict()
+    points = [each for layer in accuracy["layer"] for each in layer["data"]["values"]]
+    reached = {each["label"]: each["high"] - each["y"] for each in points}
+    assert reached == {"Full data": 0.0, **{label: pytest.approx(found.high - found.mean) for label, found in expected}}
+
+
+def test_the_margin_is_shaded_and_what_diverged_is_left_out_of_the_first_chart() -> None:
+    lost = [run(10.0, seed, label="lost", policy="ucb") for seed in range(3)]
+    spec = forest([*grid(), *lost])
+    assert spec["layer"][0]["data"]["values"] == [{"low": -0.5, "high": 0.5}]
+    assert "lost" not in json.dumps(spec)
+    assert "Diverged, and left out of the pooled variance: lost" in " ".join(headline(compare([*grid(), *lost])))
 
 
 def learned_chart(runs: list[Run]) -> dict[str, Any] | None:
@@ -463,6 +503,6 @@ def test_what_an_epoch_of_full_data_costs_is_told_by_any_finished_run() -> None:
 def test_the_page_shows_the_share_of_learned_samples_where_it_was_recorded(tmp_path: Path, page: Page) -> None:
     written = Page(write_report(write(tmp_path, grid(), learned=0.25)))
     kinds = [re.sub(r"^chart-\d+-\d+-", "", name) for name in written.specs]
-    assert kinds == ["accuracy", "time-to-accuracy", "learning-curves", "learned", "cost", "usage"]
+    assert kinds == ["differences", "accuracy", "time-to-accuracy", "learning-curves", "learned", "cost", "usage"]
     assert "Share of samples learned" in written.text
     assert "Share of samples learned" not in page.text  # records of earlier versions

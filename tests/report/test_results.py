@@ -122,7 +122,7 @@ def test_at_a_glance_the_best_rival_leaves_out_as_much_and_has_the_same_seeds(mo
         "digits, 40 %",
         "91.00 ± 1.41 (2)",
         "89.50 ± 0.71 (2)",
-        "-1.50 (-7.85 to 4.85)",
+        "-1.50 (-4.50 to 1.50)",
         "87.25 ± 0.35 (2)",
         "88.25 ± 0.35 (2)",
         "ucb +0.50",

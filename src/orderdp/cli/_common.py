@@ -256,7 +256,7 @@ class _Lines(Progress):
         if time.monotonic() - self._said < _EVERY:
             return
         self._said = time.monotonic()
-        so_far = "" if metric is None else f", {metric:.2f} %"
+        so_far = "" if metric is None else f", {metric:.2f}{_percent(run)}"
         self._say(f"  {run.label}, seed {run.seed}: epoch {done:.1f} of {epochs}{so_far}")
 
     def ended(self, run: Settings, summary: dict[str, Any]) -> None:
@@ -297,7 +297,7 @@ class _Bars(Progress):
     def watch(self, run: Settings, done: float, epochs: int, metric: float | None) -> None:
         if run.run_id not in self._own:
             self._own[run.run_id] = self._bars.add_task("", total=epochs)
-        so_far = "" if metric is None else f"  {metric:.2f} %"
+        so_far = "" if metric is None else f"  {metric:.2f}{_percent(run)}"
         text = f"{run.label}, seed {run.seed}{so_far}"
         self._bars.update(self._own[run.run_id], completed=done, description=text)
         self._share[run.run_id] = done / epochs
@@ -311,6 +311,10 @@ class _Bars(Progress):
             self._bars.remove_task(own)
         self._bars.update(self._all, completed=self._n_done + sum(self._share.values()))
         self._bars.console.print(_outcome(run, summary), highlight=False)
+
+
+def _percent(run: Settings) -> str:
+    return " %" if run.task is None else ""  # only the records of a finished run have the unit of a user's task
 
 
 def show_progress(n_runs: int, n_done: int, *, quiet: bool, say: Callable[[str], None]) -> Progress:
@@ -336,7 +340,9 @@ def _outcome(run: Settings, summary: dict[str, Any]) -> str:
 
 def result_text(summary: Mapping[str, Any]) -> str:
     """Format the result of a finished run: its metric, which may be missing, and what it saved."""
-    metric = "its metric is no number" if summary["metric"] is None else f"{summary['metric']:.2f} %"
+    unit = summary.get("metric_unit", "%")
+    digits = ".2f" if unit == "%" else ".4g"
+    metric = "its metric is no number" if summary["metric"] is None else f"{summary['metric']:{digits}} {unit}".rstrip()
     proxy = summary.get("proxy_samples")
     told = f", and {proxy['forward']:,} through a proxy, {proxy['backward']:,} of them back" if proxy else ""
     return f"{metric}, {summary['saved']:.1%} fewer samples{told}"

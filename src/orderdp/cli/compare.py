@@ -59,9 +59,13 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-controls", action="store_true", help="run no controls besides the given policies")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="number of runs at a time (default: 1)")
     parser.add_argument(
-        "--find-lossless",
-        action="store_true",
-        help="search for the largest ratio of each policy without measurable loss",
+        "--margin",
+        type=float,
+        metavar="X",
+        help="differences to full data up to this size count as none, in the unit of the metric (default: 0.5 points)",
+    )
+    parser.add_argument(
+        "--find-lossless", action="store_true", help="search the largest ratio of each policy within the margin"
     )
     parser.add_argument(
         "--resolution", type=float, default=0.05, metavar="R", help="step between ratios of that search (default: 0.05)"
@@ -72,9 +76,13 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
     from orderdp.experiments.config import grid, parse_method, split_outside_brackets
+    from orderdp.experiments.intervals import check_installed
     from orderdp.experiments.records import RunRecords
     from orderdp.experiments.runner import check, check_runs, check_tests, remember_settings
+    from orderdp.experiments.statistics import check_margin
 
+    check_installed()  # before hours of training that it would judge
+    check_margin(arguments.margin)
     written = split_outside_brackets(arguments.policies, ",")
     methods = [parse_method(text) for text in written if text.strip()]
     seeds = numbers(arguments.seeds, int, "--seeds")
@@ -94,13 +102,13 @@ def run(arguments: argparse.Namespace) -> None:
     records = RunRecords(options.out)
     try:
         if arguments.find_lossless:
-            _search(base, methods, seeds, options, records, arguments.resolution)
+            _search(base, methods, seeds, options, records, arguments)
         else:
             run_all(runs, options, records)
     except KeyboardInterrupt:
         say(f"Interrupted; saved. Resume with: {options.command}")
         raise
-    _report(options, records.all())
+    _report(options, records.all(), arguments.margin)
 
 
 def _searched(
@@ -132,7 +140,7 @@ def _search(
     seeds: list[int],
     options: RunOptions,
     records: RunRecords,
-    resolution: float,
+    arguments: argparse.Namespace,
 ) -> None:
     from orderdp.experiments.runner import find_lossless
 
@@ -141,26 +149,31 @@ def _search(
 
     for method in methods:
         name = replace(base, policy=method.policy, policy_parameters=method.parameters).label
-        best = None
-        for trial in find_lossless(base, method, seeds, train, resolution=resolution):
+        best, within = None, "within the margin"
+        rule = {"resolution": arguments.resolution, "margin": arguments.margin}
+        for trial in find_lossless(base, method, seeds, train, **rule):
             say(f"{trial.row.label}: {trial.said}")
             best = trial if trial.lossless else best
+            within = f"within {trial.row.measure.amount(trial.row.margin)}"
         if best is None:
-            say(f"{name}: no ratio that was tried is without a loss, as far as these seeds can tell.")
+            say(f"{name}: no ratio that was tried is {within} of full data, as far as these seeds can tell.")
         else:
-            say(f"{name}: {100 * best.prune_ratio:g}% is the largest ratio without one ({best.row.verdict}).")
+            say(
+                f"{name}: {100 * best.prune_ratio:g}% is the largest ratio {within} of full data. "
+                "Of 40 such searches, at most 1 names a ratio that loses more."
+            )
 
 
-def _report(options: RunOptions, runs: list[Run]) -> None:
+def _report(options: RunOptions, runs: list[Run], margin: float | None) -> None:
     from orderdp.experiments.records import with_further_tests
     from orderdp.experiments.statistics import compare
     from orderdp.report.page import report_command
     from orderdp.report.tables import show_comparison, task_name, tasks
 
-    by_task = tasks(compare(with_further_tests(runs)))
+    by_task = tasks(compare(with_further_tests(runs), margin))
     for rows in by_task:
         show_comparison(task_name(rows, by_task), rows, say)
     try:
-        report_command(options.out, say=say, runs=runs)
+        report_command(options.out, say=say, runs=runs, margin=margin)
     except ConfigError as error:  # the page needs optional packages; the table does not
         say(f"No page was written: {error}")

@@ -34,6 +34,12 @@ def add(parser: argparse.ArgumentParser) -> None:
         "directory", type=Path, metavar="DIR", help="output folder of train or compare, or a .jsonl file"
     )
     parser.add_argument("--markdown", action="store_true", help="print verdict and table, write no page")
+    parser.add_argument(
+        "--margin",
+        type=float,
+        metavar="X",
+        help="differences to full data up to this size count as none, in the unit of the metric (default: 0.5 points)",
+    )
     parser.add_argument("--open", action="store_true", help="show the page in a browser")
     parser.add_argument("--charts", type=Path, metavar="DIR", help="also write the charts as files")
     parser.add_argument("--format", default="png", metavar="F", help="format of the charts: png or svg (default: png)")
@@ -50,4 +56,5 @@ def run(options: argparse.Namespace) -> None:
         open_page=options.open,
         charts=options.charts,
         chart_format=options.format,
+        margin=options.margin,
     )

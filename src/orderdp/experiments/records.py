@@ -343,7 +343,7 @@ def seen_by(test: str, run: Run) -> Run:
     return replace(
         run,
         config={**run.config, "data": f"{run.config.get('data')}, tested on {test}"},
-        summary={**(run.summary or {}), "metric": run.tests[test]},
+        summary={**(run.summary or {}), "metric": run.tests[test], "test_samples": None},
         epochs=[],
         tests={},
         tested_on=test,

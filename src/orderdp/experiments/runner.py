@@ -38,7 +38,7 @@ from orderdp.experiments.config import (
 )
 from orderdp.experiments.records import Run, RunLog, RunRecords, read_run
 from orderdp.experiments.static import check_plan, check_task, choose, is_recorded, is_static, plan_for
-from orderdp.experiments.statistics import Row, compare, shows_no_loss
+from orderdp.experiments.statistics import Row, compare
 from orderdp.experiments.tasks import Task, drops_last, load_task
 from orderdp.experiments.trainer import MODEL_FILE, Training, check_full_batch, evaluate, policy_of
 from orderdp.policies._selection import count_kept
@@ -467,7 +467,7 @@ class Trial(NamedTuple):
 
     Attributes:
         prune_ratio: The ratio.
-        lossless: Whether no run failed and no loss was measurable.
+        lossless: Whether no run failed and the row is within the margin of full data, or better.
         row: Statistics of the runs.
     """
 
@@ -490,12 +490,14 @@ def find_lossless(
     *,
     high: float = 0.9,
     resolution: float = 0.05,
+    margin: float | None = None,
 ) -> Iterator[Trial]:
-    """Find the largest prune ratio without a measurable loss by bisection: that of the last lossless trial.
+    """Find the largest prune ratio within the margin of full data by bisection: that of the last lossless trial.
 
-    "Without a measurable loss" means that the interval of the paired differences to full data reaches up to 0, and not
-    further down than one point. What is measurable depends on the number of seeds: the row says within how many
-    points. An undecided ratio counts as one with a loss, and so does a ratio at which a run failed.
+    The rule is that of a comparison: the interval of the difference to full data leaves out a loss of more than the
+    margin. The variance is pooled over full data and all ratios tried so far, and the intervals hold for all ratios
+    that the search can try at once: at most 1 search in 40 names a ratio that loses more than the margin. A ratio that
+    is not settled counts as one with a loss, and so does a ratio at which a run failed.
 
     Args:
         base: Settings that all runs share.
@@ -504,6 +506,7 @@ def find_lossless(
         train: Runs all unfinished runs and returns the records of all runs.
         high: Largest ratio to try.
         resolution: Step between ratios; every tried ratio is a multiple of it.
+        margin: Differences to full data up to this size count as none; see `compare`.
     """
     seeds = list(dict.fromkeys(seeds))  # a repeated seed would train the same run twice at the same time
     if len(seeds) < 2:
@@ -512,11 +515,15 @@ def find_lossless(
     own = replace(base, policy=method.policy, policy_parameters=method.parameters)
     ratios = possible_ratios(base, method, high=high, resolution=resolution)
     good, bad = -1, len(ratios)
+    most = len(ratios).bit_length()  # trials of a bisection
+    tried: dict[str, Run] = {}
     while bad - good > 1:
         middle = (good + bad) // 2
         runs = [replace(own, prune_ratio=ratios[middle], seed=seed) for seed in seeds]
-        row = next(row for row in compare(train(full + runs)) if row.policy == method.policy)
-        lossless = shows_no_loss(row.against_full) and not row.failed
+        tried.update({run.id: run for run in train(full + runs)})
+        rows = compare(tried.values(), margin, comparisons=most)
+        row = next(row for row in rows if row.policy == method.policy and row.prune_ratio == ratios[middle])
+        lossless = row.holds and not row.failed
         yield Trial(ratios[middle], lossless, row)
         good, bad = (middle, bad) if lossless else (good, middle)
 

@@ -1,125 +1,172 @@
-"""Statistics of a comparison: final metrics, paired differences by seed, measured costs, and verdicts."""
+"""Statistics of a comparison: final metrics, differences with intervals, measured costs, and verdicts."""
 
 from __future__ import annotations
 
 import json
 import math
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
+from fractions import Fraction
 from typing import Any
 
+from orderdp.errors import ConfigError
 from orderdp.experiments.config import BEFORE, Settings
+from orderdp.experiments.intervals import Difference, Spread, differences, pooled_spread
 from orderdp.experiments.records import Run
 
 __all__ = [
-    "LOSSLESS_POINTS",
+    "MARGIN",
     "TASK_FIELDS",
-    "UNDECIDED_POINTS",
     "Difference",
+    "Metric",
     "Row",
+    "between",
+    "check_margin",
     "compare",
-    "paired_difference",
-    "shows_no_loss",
-    "student_t",
+    "more_seeds",
+    "spread_of",
     "verdict",
+    "word",
 ]
 
 
-@dataclass(frozen=True)
-class Difference:
-    """The mean of paired differences and its confidence interval; no interval for a single pair."""
-
-    mean: float
-    low: float | None
-    high: float | None
-    pairs: int
-
-
-def paired_difference(differences: Sequence[float], confidence: float = 0.95) -> Difference:
-    """Return the mean of `differences`, one per seed, and Student's confidence interval around it.
-
-    Differences 0.25, 0 and 0.5 have the mean 0.25 and the standard deviation 0.25; with two degrees of freedom the
-    interval reaches 4.303 times 0.25 / sqrt(3) to either side.
-
-    >>> paired_difference([0.25, 0.0, 0.5])
-    Difference(mean=0.25, low=-0.3710..., high=0.8710..., pairs=3)
-    """
-    pairs = len(differences)
-    mean = math.fsum(differences) / pairs
-    if pairs == 1:
-        return Difference(mean, None, None, pairs)
-    reach = student_t(confidence, pairs - 1) * statistics.stdev(differences) / math.sqrt(pairs)
-    return Difference(mean, mean - reach, mean + reach, pairs)
-
-
-def student_t(confidence: float, degrees: int) -> float:
-    """Return the two-sided quantile of Student's t: the bound on abs(t) that holds with the given probability.
-
-    >>> round(student_t(0.95, 2), 3)
-    4.303
-    """
-    low, high = 0.0, math.pi / 2  # of the angle whose tangent is t / sqrt(degrees)
-    for _ in range(100):
-        middle = (low + high) / 2
-        if _probability(middle, degrees) < confidence:
-            low = middle
-        else:
-            high = middle
-    return math.sqrt(degrees) * math.tan((low + high) / 2)
-
-
-def _probability(angle: float, degrees: int) -> float:
-    """P(|t| < sqrt(degrees) tan(angle)), a finite sum because the degrees are a whole number."""
-    odd = degrees % 2
-    cosine = math.cos(angle)
-    term = cosine if odd else 1.0
-    total = 0.0
-    for power in range(1 + odd, degrees, 2):
-        total += term
-        term *= cosine**2 * power / (power + 1)
-    if odd:
-        return 2 / math.pi * (angle + math.sin(angle) * total)
-    return math.sin(angle) * total
-
-
-LOSSLESS_POINTS = 0.1
-
-
-UNDECIDED_POINTS = 1.0
-"""If a larger loss, in points, is possible, the verdict is "undecided"."""
+MARGIN = 0.5
+"""The default margin: points of a metric in percent; for other units, percent of full data's metric."""
 
 
 _ROUNDING = 1e-9  # 92.1 - 92.2 is a little below -0.1
 
 
-def verdict(difference: Difference) -> str:
-    """Return the verdict on a difference to full data.
+_MOST_SEEDS = 100
 
-    >>> verdict(Difference(mean=0.1, low=-0.05, high=0.25, pairs=5))
-    'lossless'
-    >>> verdict(Difference(mean=0.1, low=-0.396, high=0.596, pairs=3))
-    'no measurable loss (within 0.40 points)'
-    >>> verdict(Difference(mean=-1.0, low=-1.5, high=-0.5, pairs=3))
-    'loses 1.00 points (-1.50 to -0.50)'
-    >>> verdict(Difference(mean=-12.0, low=-25.0, high=1.0, pairs=3))
-    'undecided (-25.00 to 1.00)'
+
+_MOST_TESTED = 1_000_000
+
+
+@dataclass(frozen=True)
+class Metric:
+    """What a metric is.
+
+    Attributes:
+        name: Its name.
+        unit: Its unit, "%" for a share of the test samples; empty if it has none.
+        higher_is_better: Its direction.
+        digits: How many digits after the point are shown.
     """
+
+    name: str = "accuracy"
+    unit: str = "%"
+    higher_is_better: bool = True
+    digits: int = 2
+
+    @property
+    def titled(self) -> str:
+        """The name with the unit, which is set apart from the name.
+
+        >>> Metric().titled, Metric("within 0.1").titled, Metric("RMSE", "K").titled, Metric("perplexity", "").titled
+        ('accuracy %', 'within 0.1 (%)', 'RMSE (K)', 'perplexity')
+        """
+        if not self.unit:
+            return self.name
+        return f"{self.name} %" if self.unit == "%" and self.name[-1:].isalpha() else f"{self.name} ({self.unit})"
+
+    def amount(self, size: float, form: str = "g") -> str:
+        """Return an amount of the metric in words: points for percent, else with the unit.
+
+        >>> Metric().amount(0.5), Metric("RMSE", "K").amount(0.02), Metric("perplexity", "").amount(0.1)
+        ('0.5 points', '0.02 K', '0.1')
+        """
+        return f"{size:{form}} {'points' if self.unit == '%' else self.unit}".strip()
+
+    def written(self, value: float, sign: str = "") -> str:
+        """Return a value with its digits.
+
+        >>> Metric().written(89.5), Metric().written(0.071, "+"), Metric("RMSE", "K", digits=4).written(0.012345)
+        ('89.50', '+0.07', '0.0123')
+        """
+        return f"{value:{sign}.{self.digits}f}"
+
+    def interval(self, difference: Difference) -> str:
+        """Return the interval of a difference in words."""
+        if difference.low is None or difference.high is None:
+            return "one seed, no interval" if difference.pairs == 1 else "no interval"
+        return f"{self.written(difference.low)} to {self.written(difference.high)}"
+
+
+ACCURACY = Metric()
+
+
+def check_margin(margin: float | None) -> None:
+    """Raise if the margin is no positive number."""
+    if margin is not None and not (margin > 0 and math.isfinite(margin)):
+        raise ConfigError(f"--margin must be a number above 0, got {margin}. It is in the unit of the metric.")
+
+
+def word(difference: Difference, margin: float = MARGIN, metric: Metric = ACCURACY) -> str:
+    """Return the verdict on a difference to full data, without its numbers.
+
+    >>> word(Difference(mean=-0.07, low=-0.42, high=0.28, pairs=3))
+    'within 0.5 points of full data'
+    >>> word(Difference(mean=-0.44, low=-0.79, high=-0.09, pairs=3))
+    'worse'
+    """
+    if difference.low is None or difference.high is None:
+        return "one seed, no interval" if difference.pairs == 1 else "no interval"
     low, high = difference.low, difference.high
-    if low is None or high is None:
-        return "one seed, no interval"
-    if low >= -LOSSLESS_POINTS - _ROUNDING:
-        return "lossless"
-    if high >= -_ROUNDING and low < -UNDECIDED_POINTS - _ROUNDING:
-        return f"undecided ({low:.2f} to {high:.2f})"
-    if high >= -_ROUNDING:
-        return f"no measurable loss (within {math.ceil(-low * 100 - _ROUNDING) / 100:.2f} points)"
-    return f"loses {-difference.mean:.2f} points ({low:.2f} to {high:.2f})"
+    if not metric.higher_is_better:
+        low, high = -high, -low
+    size = f"{margin:g}"
+    if high < -margin - _ROUNDING:
+        return f"worse by more than {size}"
+    if low > margin + _ROUNDING:
+        return f"better by more than {size}"
+    within = f"within {metric.amount(margin)} of full data"
+    if low >= -margin - _ROUNDING:
+        if high <= margin + _ROUNDING:
+            return within
+        return "better" if low > _ROUNDING else f"{within}, or better"
+    return "worse" if high < -_ROUNDING else "not settled"
 
 
-def shows_no_loss(difference: Difference | None) -> bool:
-    """Whether the verdict is "lossless" or "no measurable loss"."""
-    return difference is not None and verdict(difference).startswith(("lossless", "no measurable loss"))
+def verdict(difference: Difference, margin: float = MARGIN, metric: Metric = ACCURACY) -> str:
+    """Return the verdict on a difference to full data, with its numbers where the word alone says too little.
+
+    >>> verdict(Difference(mean=-0.07, low=-0.42, high=0.28, pairs=3))
+    'within 0.5 points of full data'
+    >>> verdict(Difference(mean=-2.31, low=-3.33, high=-1.29, pairs=3))
+    'worse by more than 0.5'
+    >>> verdict(Difference(mean=-0.44, low=-0.79, high=-0.09, pairs=3))
+    'worse: -0.44 (-0.79 to -0.09)'
+    >>> verdict(Difference(mean=-0.27, low=-0.62, high=0.08, pairs=3))
+    'not settled: -0.27 (-0.62 to 0.08)'
+    >>> verdict(Difference(mean=0.44, low=0.09, high=0.79, pairs=3))
+    'better: +0.44 (0.09 to 0.79)'
+    >>> verdict(Difference(mean=-0.3, low=None, high=None, pairs=1))
+    'one seed, no interval: -0.30'
+    """
+    found = word(difference, margin, metric)
+    estimate = metric.written(difference.mean, "+")
+    if difference.low is None:
+        return f"{found}: {estimate}"
+    if found in ("worse", "better", "not settled"):
+        found = f"{found}: {estimate} ({metric.interval(difference)})"
+    return found + more_seeds(difference, margin, metric)
+
+
+def more_seeds(difference: Difference, margin: float = MARGIN, metric: Metric = ACCURACY) -> str:
+    """Return how many seeds would settle a verdict that is not settled, if the estimate stays what it is; else ''."""
+    if difference.deviation is None or word(difference, margin, metric) != "not settled":
+        return ""
+    mean = difference.mean if metric.higher_is_better else -difference.mean
+    enough = max(margin + mean, -mean)  # reaching less far, the interval leaves out a loss of the margin, or no loss
+    low, high = difference.pairs, _MOST_SEEDS
+    if difference.reach(high) > enough:
+        return f"; {_MOST_SEEDS} seeds would not settle it"
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if difference.reach(middle) <= enough else (middle, high)
+    return f"; about {high} seeds would settle it"
 
 
 _NAMED = ("data", "task", "model", "preset", "batch_size", "optimizer", "lr", "schedule")
@@ -163,10 +210,14 @@ class Row:
         seconds: Mean cost in seconds: training, selection, overhead, proxy.
         evaluation_seconds: Mean time of evaluation, which is not part of the cost.
         saved_time: Measured fraction of full data's time that was saved, same seeds only.
-        against_full: Paired difference to full data.
-        against_reduced: Paired difference to full data with fewer epochs, at the same cost.
-        against_random: Paired difference to dynamic random at the same ratio.
-        verdict: Verdict in words.
+        against_full: Difference to full data.
+        against_reduced: Difference to full data with fewer epochs, at the same cost.
+        against_random: Difference to dynamic random at the same ratio.
+        margin: Differences to full data up to this size count as none.
+        measure: What the metric is.
+        diverged: Why the row is left out of the pooled variance; empty if it is not.
+        word: Verdict, without numbers.
+        verdict: Verdict, with the numbers where the word alone says too little.
     """
 
     label: str
@@ -189,17 +240,37 @@ class Row:
     against_full: Difference | None = None
     against_reduced: Difference | None = None
     against_random: Difference | None = None
+    margin: float = MARGIN
+    measure: Metric = ACCURACY
+    diverged: str = ""
+    word: str = ""
     verdict: str = ""
 
+    @property
+    def holds(self) -> bool:
+        """Whether the interval leaves out a loss of more than the margin: the row is within it, or better."""
+        return self.word.startswith(("within", "better"))
 
-def compare(runs: Iterable[Run]) -> list[Row]:
-    """Return one row per setting: full data, OrderDP, other methods, then controls; each method sorted by ratio."""
+
+def compare(runs: Iterable[Run], margin: float | None = None, *, comparisons: int = 0) -> list[Row]:
+    """Return one row per setting: full data, OrderDP, other methods, then controls; each method sorted by ratio.
+
+    Args:
+        runs: The runs.
+        margin: Differences to full data up to this size count as none, in the unit of the metric; by default 0.5 points
+            of a metric in percent, and 0.5 % of full data's metric for other units.
+        comparisons: Least number of comparisons that intervals hold for at once.
+    """
+    check_margin(margin)
     groups: dict[str, list[Run]] = {}
     for run in runs:
         groups.setdefault(_setting(run), []).append(run)
     rows = sorted(map(_measured, groups.values()), key=_place)
     rows = _with_unique_labels(rows)
-    return [_judged(row, [other for other in rows if other.task == row.task]) for row in rows]
+    by_task: dict[Any, list[Row]] = {}
+    for row in rows:
+        by_task.setdefault(row.task, []).append(row)
+    return [row for same in by_task.values() for row in _judged(same, margin, comparisons)]
 
 
 def _setting(run: Run) -> str:
@@ -235,40 +306,135 @@ def _measured(runs: list[Run]) -> Row:
         return row
     metrics = [_metric(run) for run in done]
     summaries = [run.summary or {} for run in done]
+    saved = statistics.fmean(map(_saved, summaries))
     return replace(
         row,
+        label=_with_real_cost(row, saved),
         metric=statistics.fmean(metrics),
         deviation=statistics.stdev(metrics) if len(metrics) > 1 else None,
-        saved=statistics.fmean(map(_saved, summaries)),
+        saved=saved,
         full_samples=summaries[0].get("full_samples"),
         seconds=statistics.fmean(run.seconds for run in done),
         evaluation_seconds=statistics.fmean(summary.get("evaluation_seconds") or 0.0 for summary in summaries),
+        measure=_measure(summaries[0], metrics[0]),
     )
 
 
-def _judged(row: Row, rows: list[Row]) -> Row:
-    """Add the comparisons to the other rows of the task."""
+def _with_real_cost(row: Row, saved: float) -> str:
+    """Return the label; that of fewer epochs names the ratio that was really saved, which was rounded to whole epochs.
+
+    Runs of this version stop in mid-epoch, at the ratio that was asked for.
+    """
+    asked = "" if row.prune_ratio is None else f"{100 * row.prune_ratio:g}%"
+    if row.policy != "reduced" or not row.label.endswith(f" {asked}") or abs(saved - (row.prune_ratio or 0.0)) < 0.01:
+        return row.label
+    return f"{row.label.removesuffix(asked)}{100 * saved:.0f}%"
+
+
+def _judged(rows: list[Row], margin: float | None, comparisons: int) -> list[Row]:
+    """Add the comparisons between the rows of one task."""
+    measured = [row.measure for row in rows if row.runs]
+    rows = [replace(row, measure=measured[0]) if row.runs else row for row in rows]  # alike, with as many digits
+    references = [_references(row, rows) for row in rows]
+    spread = spread_of(rows)
+    against = [
+        between(rows, [(row, found[kind]) for row, found in zip(rows, references, strict=True)], spread, comparisons)
+        for kind in range(3)
+    ]
+    judged = []
+    for row, (full, _, _), full_difference, reduced, random in zip(rows, references, *against, strict=True):
+        size = _margin(margin, row if row.policy == "full" else full)
+        compared = replace(
+            row,
+            against_full=full_difference,
+            against_reduced=reduced,
+            against_random=random,
+            saved_time=_saved_time(row, full),
+            margin=size,
+            diverged=spread.left_out.get(row.label, ""),
+        )
+        judged.append(_with_words(compared))
+    return judged
+
+
+def _references(row: Row, rows: list[Row]) -> tuple[Row | None, Row | None, Row | None]:
+    """Return full data, full data with fewer epochs and dynamic random: what the row is compared with."""
     if row.policy == "full":
-        return replace(row, verdict="the reference" if row.runs else _without_runs(row))
+        return None, None, None
     budget = [other for other in rows if other.runs and other.full_samples == row.full_samples]
     full = next((other for other in budget if other.policy == "full"), None)
     reduced = _control(row, [other for other in budget if other.policy == "reduced"], by_ratio=False)
     random = _control(row, [other for other in budget if other.policy == "random"], by_ratio=True)
-    against_full = _difference(row, full, _metric)
-    return replace(
-        row,
-        against_full=against_full,
-        against_reduced=_difference(row, reduced, _metric),
-        against_random=_difference(row, random, _metric),
-        saved_time=_saved_time(row, full),
-        verdict=_without_runs(row) or (verdict(against_full) if against_full else "no full data of the same seeds"),
+    return full, reduced, random
+
+
+def _margin(margin: float | None, full: Row | None) -> float:
+    if margin is not None or full is None or full.metric is None or full.measure.unit == "%":
+        return MARGIN if margin is None else margin
+    return float(f"{abs(full.metric) * MARGIN / 100:.1g}") or MARGIN
+
+
+def _with_words(row: Row) -> Row:
+    if not row.runs:
+        said = "failed" if row.failed else "not finished"
+    elif row.policy == "full":
+        said = "the reference"
+    elif row.against_full is None:
+        said = "no full data of the same seeds"
+    else:
+        words = (row.against_full, row.margin, row.measure)
+        return replace(row, word=word(*words), verdict=verdict(*words))
+    return replace(row, word=said, verdict=said)
+
+
+def spread_of(rows: Sequence[Row]) -> Spread:
+    """Return how much runs of one setting differ, pooled over the rows of a task."""
+    full = next((row for row in rows if row.policy == "full" and row.runs), None)
+    return pooled_spread(
+        {row.label: _by_seed(row) for row in rows},
+        None if full is None else full.label,
+        higher_is_better=full is None or full.measure.higher_is_better,
+        step=_step([run for row in rows for run in row.runs]),
     )
 
 
-def _without_runs(row: Row) -> str:
-    if row.runs:
-        return ""
-    return "failed" if row.failed else "not finished"
+def between(
+    rows: Sequence[Row],
+    pairs: Sequence[tuple[Row, Row | None]],
+    spread: Spread | None = None,
+    comparisons: int = 0,
+) -> list[Difference | None]:
+    """Return the differences of pairs of rows of one task, with intervals that hold for all pairs at once.
+
+    Args:
+        rows: All rows of the task; the variance is pooled over them.
+        pairs: Rows, each with the row that is subtracted from it, if there is one.
+        spread: The pooled variance, if it is known.
+        comparisons: Least number of comparisons that intervals hold for at once.
+    """
+    named = [None if other is None else (row.label, other.label) for row, other in pairs]
+    values: dict[Hashable, dict[Hashable, float]] = {row.label: _by_seed(row) for row in rows}
+    return differences(values, named, spread_of(rows) if spread is None else spread, comparisons=comparisons)
+
+
+def _by_seed(row: Row) -> dict[Hashable, float]:
+    return {run.seed: _metric(run) for run in row.runs}
+
+
+def _step(runs: Sequence[Run]) -> float | None:
+    """Return what one test sample changes in a metric in percent; for other metrics None.
+
+    Records of earlier versions lack the number of test samples: the metrics are multiples of the step.
+    """
+    summaries = [run.summary or {} for run in runs]
+    if not summaries or any(summary.get("metric_unit", "%") != "%" for summary in summaries):
+        return None
+    counts = [summary.get("test_samples") for summary in summaries]
+    known = [int(count) for count in counts if count]
+    if known:
+        return 100 / min(known)
+    shares = [Fraction(_metric(run) / 100).limit_denominator(_MOST_TESTED) for run in runs]
+    return 100 / min(math.lcm(*(share.denominator for share in shares)), _MOST_TESTED)
 
 
 def _control(row: Row, controls: list[Row], by_ratio: bool) -> Row | None:
@@ -282,24 +448,22 @@ def _control(row: Row, controls: list[Row], by_ratio: bool) -> Row | None:
     return controls[place] if gap <= _SAME_COST else None
 
 
-def _pairs(row: Row, other: Row | None) -> list[tuple[Run, Run]]:
-    theirs = {run.seed: run for run in other.runs} if other else {}
-    return [(run, theirs[run.seed]) for run in row.runs if run.seed in theirs]
-
-
-def _difference(row: Row, other: Row | None, value: Callable[[Run], float]) -> Difference | None:
-    pairs = _pairs(row, other)
-    return paired_difference([value(mine) - value(theirs) for mine, theirs in pairs]) if pairs else None
-
-
 def _saved_time(row: Row, full: Row | None) -> float | None:
-    pairs = _pairs(row, full)
-    theirs = sum(other.seconds for _, other in pairs)
-    return 1 - sum(mine.seconds for mine, _ in pairs) / theirs if theirs else None
+    theirs = {run.seed: run.seconds for run in full.runs} if full else {}
+    pairs = [(run.seconds, theirs[run.seed]) for run in row.runs if run.seed in theirs]
+    total = sum(other for _, other in pairs)
+    return 1 - sum(mine for mine, _ in pairs) / total if total else None
 
 
 def _metric(run: Run) -> float:
     return run.final_metric or 0.0  # only called for runs that have one
+
+
+def _measure(summary: dict[str, Any], metric: float) -> Metric:
+    unit = str(summary.get("metric_unit", "%"))
+    digits = 2 if unit == "%" or not metric else max(0, 3 - math.floor(math.log10(abs(metric))))  # four that count
+    name = str(summary.get("metric_name") or "accuracy")
+    return Metric(name, unit, bool(summary.get("higher_is_better", True)), digits)
 
 
 def _saved(summary: dict[str, Any]) -> float:

@@ -123,7 +123,10 @@ class Task(Protocol):
     A task may also have
 
     - ``labels``: one class per training sample, for class balance;
-    - ``metric_name``: the name of the metric (default "accuracy");
+    - ``metric_name``, ``metric_unit``, ``higher_is_better``: what the metric is (default "accuracy", "%", True). Only
+      a metric in percent is multiplied by 100;
+    - ``evaluate(model)``, in place of ``metric``: the metric on the whole test set, one number in its unit, if it is
+      no mean over samples: perplexity, mAP, mIoU, F1, AUC, RMSE. The model is in evaluation mode, without gradients;
     - ``batches(pruner, batch_size, seed)``: an iterator of (index, batch) over the current epoch, if the task has a
       faster way than a DataLoader over ``train_set``; with a parameter ``drop_last`` if it can drop incomplete batches;
     - ``build_proxy(seed, width)``: a smaller model, for the policy proxy-plan; `width` is None if none was requested.
@@ -148,14 +151,16 @@ class Task(Protocol):
         ...
 
     def metric(self, model: nn.Module, batch: Any) -> torch.Tensor:
-        """Return one number per sample of a test batch; 100 times their mean is reported."""
+        """Return one number per sample of a test batch; their mean is reported, times 100 if the unit is "%"."""
         ...
 
 
 def load_task(path: str) -> Task:
     """Build the task with the user's factory function."""
     task = import_object(path, "task")()
-    missing = [name for name in ("train_set", "test_set", "build_model", "losses", "metric") if not hasattr(task, name)]
+    needed = ["train_set", "test_set", "build_model", "losses"]
+    needed += [] if hasattr(task, "evaluate") else ["metric"]
+    missing = [name for name in needed if not hasattr(task, name)]
     if missing:
         raise ConfigError(f"the task {path!r} must have {', '.join(missing)}. See orderdp.experiments.tasks.Task.")
     found: Task = task

@@ -154,7 +154,7 @@ class EvalResult(NamedTuple):
     """Result of testing a model.
 
     Attributes:
-        metric: Mean over the samples, in percent.
+        metric: The task's own number, or the mean over the samples; times 100 if its unit is "%".
         samples: Number of samples.
     """
 
@@ -165,6 +165,10 @@ class EvalResult(NamedTuple):
 def evaluate(model: nn.Module, task: Task, settings: Settings, device: torch.device) -> EvalResult:
     """Test the model, and leave it in evaluation mode."""
     model.eval()
+    own = getattr(task, "evaluate", None)
+    if own is not None:
+        with torch.no_grad(), mixed_precision(settings.amp, device):
+            return EvalResult(_number(own(model)), len(task.test_set))
     total, count = 0.0, 0
     with torch.no_grad(), mixed_precision(settings.amp, device):
         for batch in _test_batches(task, settings):
@@ -173,7 +177,20 @@ def evaluate(model: nn.Module, task: Task, settings: Settings, device: torch.dev
             count += len(values)
     if count == 0:
         raise DatasetError("the test set must have samples, got none: there is nothing to test the model on.")
-    return EvalResult(100 * total / count, count)
+    return EvalResult((100 if metric_unit(task) == "%" else 1) * total / count, count)
+
+
+def metric_unit(task: Task) -> str:
+    """Return the unit of a task's metric."""
+    return str(getattr(task, "metric_unit", "%"))
+
+
+def _number(value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        got = type(value).__name__
+        raise ConfigError(f"a task's evaluate(model) must return one number, the metric, got {got}.") from None
 
 
 def _checked(values: Any) -> torch.Tensor:
@@ -528,6 +545,9 @@ class Training:
             proxy_seconds=proxy_seconds,
             usage=torch.bincount(self._pruner.usage).tolist(),
             metric_name=getattr(self._task, "metric_name", "accuracy"),
+            metric_unit=metric_unit(self._task),
+            higher_is_better=bool(getattr(self._task, "higher_is_better", True)),
+            test_samples=None if hasattr(self._task, "evaluate") else len(self._task.test_set),
             **parts,
         )
         (self.folder / _CHECKPOINT).unlink(missing_ok=True)  # a finished run needs none, and a grid's take much space

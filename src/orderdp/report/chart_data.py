@@ -21,6 +21,7 @@ __all__ = [
     "curves",
     "diagnostic",
     "diagnostic_names",
+    "differences",
     "final_points",
     "full_epoch",
     "learned_percent",
@@ -100,16 +101,33 @@ Numbers = list[dict[str, Any]]
 
 
 def final_points(rows: Sequence[Row], looks: Looks) -> Numbers:
-    """Return the final metric with its standard deviation, against the measured fraction left out."""
+    """Return the final metric against the measured fraction left out, with the interval of its difference to full."""
     points = []
     for row in rows:
         if row.metric is None or row.saved is None:
             continue
-        spread = row.deviation or 0.0
+        reach = _reach(row)
         asked = "none" if row.prune_ratio is None else f"{100 * row.prune_ratio:g} %"
-        numbers = {"x": 100 * row.saved, "y": row.metric, "low": row.metric - spread, "high": row.metric + spread}
+        numbers = {"x": 100 * row.saved, "y": row.metric, "low": row.metric - reach, "high": row.metric + reach}
         more = {"policy": row.policy, "asked": asked, "deviation": row.deviation, "seeds": len(row.runs)}
         points.append({**_names(row, looks), **numbers, **more})
+    return points
+
+
+def _reach(row: Row) -> float:
+    found = row.against_full
+    return 0.0 if found is None or found.high is None else found.high - found.mean
+
+
+def differences(rows: Sequence[Row], looks: Looks) -> Numbers:
+    """Return the differences to full data with their intervals, without rows that have diverged."""
+    points = []
+    for row in rows:
+        found = row.against_full
+        if found is not None and not row.diverged:
+            reach = _reach(row)
+            numbers = {"y": found.mean, "low": found.mean - reach, "high": found.mean + reach}
+            points.append({**_names(row, looks), **numbers, "word": row.word, "interval": row.measure.interval(found)})
     return points
 
 

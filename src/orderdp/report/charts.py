@@ -12,10 +12,10 @@ from typing import Any
 
 from orderdp._files import replacing
 from orderdp.errors import ConfigError
-from orderdp.experiments.statistics import Row
+from orderdp.experiments.statistics import Metric, Row
 from orderdp.report import chart_data as run_data
 from orderdp.report.chart_data import Numbers, Series, series, words_for
-from orderdp.report.tables import as_title, is_further_test, metric_name
+from orderdp.report.tables import as_title, is_further_test, measure
 
 __all__ = ["Chart", "altair", "charts", "check_ending", "colour", "dashes", "legend", "save", "tip"]
 
@@ -142,16 +142,22 @@ def _sized(chart: Chart, width: int | str) -> Chart:
 
 
 def _all(rows: Sequence[Row], looks: dict[str, Series]) -> Iterator[Chart]:
+    found = measure(rows)
+    metric, axis = found.name, f"{found.name} ({found.unit})" if found.unit else found.name
+    gaps = run_data.differences(rows, looks)
+    if gaps:
+        margin = next(row.margin for row in rows if row.against_full is not None)
+        text = _DIFFERENCES.format(margin=found.amount(margin))
+        yield _chart("differences", "Difference to full data", text, _differences, gaps, looks, found, margin)
     points = run_data.final_points(rows, looks)
-    metric = metric_name(rows)
-    yield _chart("accuracy", f"{as_title(metric)} against what is left out", _FINAL, _final, points, looks, metric)
+    yield _chart("accuracy", f"{as_title(metric)} against what is left out", _FINAL, _final, points, looks, axis)
     if is_further_test(rows):
         return  # the other charts are about training, and the view of the training runs has them
     learning = run_data.curves(rows, looks, lambda epoch: epoch.get("metric"))
     unit, unit_name = run_data.time_unit(point["seconds"] for point in learning)
     learning = [{**point, "spent": round(point["seconds"] / unit, 4)} for point in learning]
-    yield _chart("time-to-accuracy", f"Time to {metric}", _TIME, _time_to, learning, looks, metric, unit_name)
-    yield _chart("learning-curves", "Learning curves", _LEARNING, _learning, learning, looks, metric)
+    yield _chart("time-to-accuracy", f"Time to {metric}", _TIME, _time_to, learning, looks, axis, unit_name)
+    yield _chart("learning-curves", "Learning curves", _LEARNING, _learning, learning, looks, axis)
     full = run_data.full_epoch(rows)
     learned = [] if full is None else run_data.curves(rows, looks, run_data.learned_percent, full)
     if learned:  # records of earlier versions lack it
@@ -159,13 +165,21 @@ def _all(rows: Sequence[Row], looks: dict[str, Series]) -> Iterator[Chart]:
     yield _chart("cost", "Where the time goes", _COST, _cost, run_data.cost_parts(rows, looks), looks)
     yield _chart("usage", "How often samples are used", _USAGE, _usage, run_data.usage_shares(rows, looks), looks)
     for place, name in enumerate(run_data.diagnostic_names(rows), start=1):
-        found = run_data.curves(rows, looks, run_data.diagnostic(name))
+        curve = run_data.curves(rows, looks, run_data.diagnostic(name))
         title, text = words_for(name)
         file_name = f"diagnostic-{place}-" + re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
-        yield _chart(file_name, title, text, _diagnostic, found, looks, title[:1].lower() + title[1:])
+        yield _chart(file_name, title, text, _diagnostic, curve, looks, title[:1].lower() + title[1:])
 
 
-_FINAL = "After the last epoch, mean and standard deviation over seeds; the dashed line is full data."
+_DIFFERENCES = (
+    "Mean and 95 % interval; the intervals hold at once. The margin, {margin}, is shaded. "
+    "Methods that diverged are left out."
+)
+
+
+_FINAL = (
+    "After the last epoch, mean over seeds, with the 95 % interval of the difference to full data, the dashed line."
+)
 
 
 _TIME = "Over the time spent on training, selection, overhead and a coreset's proxy; evaluation is not counted."
@@ -192,13 +206,34 @@ def _chart(name: str, title: str, text: str, draw: Any, numbers: run_data.Number
     return Chart(name, title, text, draw(numbers, *rest))
 
 
+def _differences(points: run_data.Numbers, looks: dict[str, Series], metric: Metric, margin: float) -> Any:
+    """Return a forest plot: an estimate and an interval per row, the margin shaded, full data at 0."""
+    alt = altair()
+    colours = {point["label"]: looks[point["label"]].colour for point in points}
+    colour = alt.Color("label:N", legend=None, scale=alt.Scale(domain=list(colours), range=list(colours.values())))
+    unit = "points" if metric.unit == "%" else metric.unit
+    x = alt.X("low:Q", title=f"difference to full data{f' ({unit})' if unit else ''}", scale=alt.Scale(padding=12))
+    y = alt.Y("label:N", title=None, sort=list(colours), axis=alt.Axis(labelLimit=200))
+    shaded = alt.Chart(alt.Data(values=[{"low": -margin, "high": margin}])).mark_rect(color="#808080", opacity=0.18)
+    zero = alt.Chart(alt.Data(values=[{"low": 0.0}])).mark_rule(color="#808080", strokeDash=[5, 4])
+    base = alt.Chart(alt.Data(values=points), height=26 * len(points)).encode(y=y, color=colour)
+    tooltip = [tip("label:N", "method"), tip("y:Q", "difference", f"+.{metric.digits}f")]
+    tooltip += [tip("interval:N", "95 % interval"), tip("word:N", "verdict")]
+    return alt.layer(
+        shaded.encode(x=x, x2="high:Q"),
+        zero.encode(x=x),
+        base.mark_rule(strokeWidth=2).encode(x=x, x2="high:Q"),
+        base.mark_point(filled=True, size=90, opacity=1.0).encode(x=alt.X("y:Q"), tooltip=tooltip),
+    )
+
+
 def _final(points: run_data.Numbers, looks: dict[str, Series], metric: str) -> Any:
     alt = altair()
     by_method, pick, opacity = colour(points, looks)
     x = alt.X("x:Q", title="samples really left out (%)", scale=alt.Scale(nice=False, padding=15))
-    y = alt.Y("y:Q", title=f"{metric} (%)", scale=alt.Scale(zero=False, padding=12))
-    tooltip = [tip("label:N", "method"), tip("y:Q", f"{metric} (%)", ".2f"), tip("x:Q", "left out (%)", ".1f")]
-    tooltip += [tip("asked:N", "asked for"), tip("deviation:Q", "deviation", ".2f"), tip("seeds:Q", "seeds")]
+    y = alt.Y("y:Q", title=metric, scale=alt.Scale(zero=False, padding=12))
+    tooltip = [tip("label:N", "method"), tip("y:Q", metric, ".4~g"), tip("x:Q", "left out (%)", ".1f")]
+    tooltip += [tip("asked:N", "asked for"), tip("deviation:Q", "deviation", ".2~g"), tip("seeds:Q", "seeds")]
     methods = list(dict.fromkeys(point["method"] for point in points))
     reference = alt.Chart(alt.Data(values=[point for point in points if point["policy"] == "full"][:1]))
     layers = [reference.mark_rule(strokeDash=[5, 4], color="#808080").encode(y=y)]
@@ -216,12 +251,12 @@ def _final(points: run_data.Numbers, looks: dict[str, Series], metric: str) -> A
 def _time_to(points: run_data.Numbers, looks: dict[str, Series], metric: str, unit: str) -> Any:
     alt = altair()
     x = alt.X("spent:Q", title=f"training time so far ({unit})", scale=alt.Scale(nice=False))
-    line, dots, _ = _curves(points, looks, x, alt.Y("y:Q", title=f"{metric} (%)", scale=_from_first_quarter(points)))
+    line, dots, _ = _curves(points, looks, x, alt.Y("y:Q", title=metric, scale=_from_first_quarter(points)))
     return alt.layer(line, dots, height=_HEIGHT)
 
 
 def _learning(points: run_data.Numbers, looks: dict[str, Series], metric: str) -> Any:
-    return _over_epochs(points, looks, f"{metric} (%)", _from_first_quarter(points))
+    return _over_epochs(points, looks, metric, _from_first_quarter(points))
 
 
 def _learned(points: run_data.Numbers, looks: dict[str, Series]) -> Any:

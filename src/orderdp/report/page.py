@@ -23,14 +23,13 @@ from orderdp.report.charts import Chart, altair, charts, save
 from orderdp.report.tables import (
     Cell,
     Column,
-    as_title,
+    caption,
     columns,
     commands,
     counted_out,
     headline,
-    in_percent,
     is_further_test,
-    metric_name,
+    measure,
     run_list,
     shared_settings,
     task_name,
@@ -44,7 +43,11 @@ PAGE_NAME = "report.html"
 
 
 def write_report(
-    directory: str | os.PathLike[str], out: str | os.PathLike[str] | None = None, *, runs: list[Run] | None = None
+    directory: str | os.PathLike[str],
+    out: str | os.PathLike[str] | None = None,
+    *,
+    runs: list[Run] | None = None,
+    margin: float | None = None,
 ) -> Path:
     """Write the page about all runs of a folder.
 
@@ -52,12 +55,13 @@ def write_report(
         directory: Output folder of ``orderdp train`` or ``orderdp compare``, or a file of packed records.
         out: File to write; if not given, ``report.html`` in the folder, or beside the file under its name.
         runs: The runs, if they have been read.
+        margin: Differences to full data up to this size count as none; see `compare`.
 
     Returns:
         Path of the page.
     """
     directory = Path(directory)
-    text = page(read_runs(directory) if runs is None else runs, os.fspath(directory))
+    text = page(read_runs(directory) if runs is None else runs, os.fspath(directory), margin)
     own = directory.with_suffix(".html") if directory.is_file() else directory / PAGE_NAME
     path = own if out is None else Path(out)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -65,13 +69,13 @@ def write_report(
     return path
 
 
-def page(runs: list[Run], directory: str) -> str:
+def page(runs: list[Run], directory: str, margin: float | None = None) -> str:
     """Return the page as text."""
     altair()  # first, because its error says what to install
     import jinja2
 
     specs: dict[str, Any] = {}
-    by_task = tasks(compare(with_further_tests(runs)))
+    by_task = tasks(compare(with_further_tests(runs), margin))
     shown = [_task(rows, by_task, f"chart-{number}", specs) for number, rows in enumerate(by_task, start=1)]
     names = [task["name"] for task, rows in zip(shown, by_task, strict=True) if not is_further_test(rows)]
     scripts = [_drawing_library(), _asset("page.js")]
@@ -94,12 +98,11 @@ def page(runs: list[Run], directory: str) -> str:
 def _task(rows: list[Row], by_task: list[list[Row]], prefix: str, specs: dict[str, Any]) -> dict[str, Any]:
     """Return the page's content for one task; the specifications of its charts are added to `specs`."""
     looks = series(rows)
-    metric = metric_name(rows)
-    shown = columns(in_percent(metric))
+    shown = columns(measure(rows))
     return {
         "name": task_name(rows, by_task),
         "headline": headline(rows),
-        "metric": as_title(metric),
+        "caption": caption(rows),
         "columns": shown,
         "rows": [{"colour": looks[row.label].colour, "cells": [column.cell(row) for column in shown]} for row in rows],
         "troubled": counted_out(rows),
@@ -150,6 +153,7 @@ def report_command(
     open_page: bool = False,
     charts: str | os.PathLike[str] | None = None,
     chart_format: str = "png",
+    margin: float | None = None,
 ) -> None:
     """Run ``orderdp report``.
 
@@ -157,6 +161,7 @@ def report_command(
         directory: Output folder of ``orderdp train`` or ``orderdp compare``, or a file of packed records.
         say: Called with lines of output.
         runs: The runs, if they have been read.
+        margin: Differences to full data up to this size count as none; see `compare`.
         markdown: Whether to print verdict and table as Markdown, and write no page.
         open_page: Whether to open the page in a browser.
         charts: Folder to which the charts are also written.
@@ -164,13 +169,13 @@ def report_command(
     """
     runs = read_runs(directory) if runs is None else runs
     if charts is not None:
-        for path in export_charts(directory, charts, chart_format, runs=runs):
+        for path in export_charts(directory, charts, chart_format, runs=runs, margin=margin):
             say(os.fspath(path))
     if markdown:
-        say(markdown_of(with_further_tests(runs)))
+        say(markdown_of(compare(with_further_tests(runs), margin)))
         return
-    path = write_report(directory, runs=runs)
-    by_task = tasks(compare(with_further_tests(runs)))
+    path = write_report(directory, runs=runs, margin=margin)
+    by_task = tasks(compare(with_further_tests(runs), margin))
     for rows in by_task:
         say((f"{task_name(rows, by_task)}: " if len(by_task) > 1 else "") + headline(rows)[0])
     say(os.fspath(path))
@@ -178,21 +183,21 @@ def report_command(
         say("No browser was found to show it in; open the file yourself.")
 
 
-def markdown_report(directory: str | os.PathLike[str]) -> str:
+def markdown_report(directory: str | os.PathLike[str], margin: float | None = None) -> str:
     """Return verdict and table of all runs of a folder, in GitHub's Markdown."""
-    return markdown_of(with_further_tests(read_runs(directory)))
+    return markdown_of(compare(with_further_tests(read_runs(directory)), margin))
 
 
-def markdown_of(runs: list[Run], *, times: bool = True) -> str:
-    """Return verdict and table of runs; `times=False` leaves out times, if the machine was busy with other work."""
-    by_task = tasks(compare(runs))
+def markdown_of(rows: Sequence[Row], *, times: bool = True) -> str:
+    """Return verdict and table of rows; `times=False` leaves out times, if the machine was busy with other work."""
+    by_task = tasks(rows)
     parts = []
-    for rows in by_task:
-        title = f"### {_escaped(task_name(rows, by_task))}"
-        first, *more = map(_escaped, headline(rows, times=times))
-        shown = columns(in_percent(metric_name(rows)), times=times)
-        troubled = [f"- {run['state']}: {_escaped(run['text'])}" for run in counted_out(rows)]
-        parts += [title, " ".join([f"**{first}**", *more]), _table(rows, shown), "\n".join(troubled)]
+    for same in by_task:
+        title = f"### {_escaped(task_name(same, by_task))}"
+        first, *more = map(_escaped, headline(same, times=times))
+        shown = columns(measure(same), times=times)
+        troubled = [f"- {run['state']}: {_escaped(run['text'])}" for run in counted_out(same)]
+        parts += [title, " ".join([f"**{first}**", *more]), _table(same, shown), "\n".join(troubled)]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -202,6 +207,7 @@ def export_charts(
     format: str = "png",
     *,
     runs: list[Run] | None = None,
+    margin: float | None = None,
 ) -> list[Path]:
     """Write the page's charts as single files.
 
@@ -210,12 +216,13 @@ def export_charts(
         out: Folder for the files.
         format: "png" or "svg".
         runs: The runs, if they have been read.
+        margin: Differences to full data up to this size count as none; see `compare`.
 
     Returns:
         Paths of the files.
     """
     checked_name(format, ("png", "svg"), "format of charts")
-    by_task = tasks(compare(with_further_tests(read_runs(directory) if runs is None else runs)))
+    by_task = tasks(compare(with_further_tests(read_runs(directory) if runs is None else runs), margin))
     out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
     paths = []

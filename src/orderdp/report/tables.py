@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from orderdp.experiments.config import planned_epochs
 from orderdp.experiments.records import Run
-from orderdp.experiments.statistics import Difference, Row
+from orderdp.experiments.statistics import Difference, Metric, Row, more_seeds
 
 __all__ = [
     "Cell",
     "Column",
     "as_title",
+    "caption",
     "columns",
     "commands",
     "counted_out",
     "duration",
     "headline",
-    "in_percent",
     "is_further_test",
-    "metric_name",
+    "measure",
     "note",
     "run_list",
     "shared_settings",
@@ -52,7 +53,7 @@ def show(
         names: Whether the first column holds names to type, which are not wrapped.
     """
     lines = [tuple(row) for row in rows]
-    if importlib.util.find_spec("rich") is None:
+    if importlib.util.find_spec("rich") is None or not sys.stdout.isatty():  # a file has no width to fit
         _show_plainly(title, header, lines)
         return
     from rich import box
@@ -106,19 +107,9 @@ def task_name(rows: Sequence[Row], all_tasks: Sequence[Sequence[Row]]) -> str:
     return ", ".join([name or "runs", *special])
 
 
-def metric_name(rows: Sequence[Row]) -> str:
-    """Return the name of the task's metric; "accuracy" if none was recorded."""
-    summaries = (run.summary or {} for row in rows for run in row.runs)
-    return next((str(summary["metric_name"]) for summary in summaries if summary.get("metric_name")), "accuracy")
-
-
-def in_percent(metric: str) -> str:
-    """Return the metric with its unit, set apart from the name.
-
-    >>> in_percent("accuracy"), in_percent("within 0.1")
-    ('accuracy %', 'within 0.1 (%)')
-    """
-    return f"{metric} %" if metric[-1:].isalpha() else f"{metric} (%)"
+def measure(rows: Sequence[Row]) -> Metric:
+    """Return what the metric of a task is; accuracy if none was recorded."""
+    return next((row.measure for row in rows if row.runs), Metric())
 
 
 def as_title(metric: str) -> str:
@@ -221,23 +212,41 @@ class Column:
     numeric: bool = True
 
 
-def columns(metric: str, *, times: bool = True) -> tuple[Column, ...]:
-    """Return the columns of the table.
+def columns(metric: Metric, *, times: bool = True) -> tuple[Column, ...]:
+    """Return the columns of the table: the verdict comes last, after the estimates and their intervals.
 
     Args:
-        metric: Name of the metric, with its unit.
+        metric: What the metric is.
         times: Whether to include times; False for runs on a machine that was busy with other work.
     """
     return (
         Column("Method", lambda row: Cell(row.label, note(row), row.label), numeric=False),
-        Column(as_title(metric), _metric),
+        Column(as_title(metric.titled), _metric),
         Column("Samples saved", _saved),
         *([Column("Time saved", _time)] if times else []),
-        Column("Against full data", lambda row: _difference(row.against_full)),
-        Column("Against fewer epochs", lambda row: _difference(row.against_reduced)),
-        Column("Against random", lambda row: _difference(row.against_random)),
-        Column("Verdict", lambda row: Cell(row.verdict, order=row.verdict), numeric=False),
+        Column("Against full data", lambda row: _difference(row.against_full, metric)),
+        Column("Against fewer epochs", lambda row: _difference(row.against_reduced, metric)),
+        Column("Against random", lambda row: _difference(row.against_random, metric)),
+        Column("Verdict", lambda row: Cell(_word(row), order=_word(row)), numeric=False),
     )
+
+
+def caption(rows: Sequence[Row]) -> str:
+    """Return what the numbers of the table are, and on which words its verdicts rest."""
+    metric = measure(rows)
+    better = "" if metric.higher_is_better else ", lower is better"
+    margin = next((row.margin for row in rows if row.runs), None)
+    limit = "" if margin is None else f" The margin is {metric.amount(margin)}."
+    return (
+        f"{as_title(metric.name)} after the last epoch, mean ± standard deviation over seeds{better}; differences with "
+        f"95 % intervals that hold for a whole column at once.{limit}"
+    )
+
+
+def _word(row: Row) -> str:
+    if row.against_full is None:
+        return row.word
+    return row.word + more_seeds(row.against_full, row.margin, row.measure)
 
 
 def headline(rows: Sequence[Row], *, times: bool = True) -> list[str]:
@@ -258,34 +267,40 @@ def headline(rows: Sequence[Row], *, times: bool = True) -> list[str]:
         what = "a method to set against full data" if waiting else "full data of the same seeds"
         return [f"Nothing can be said yet: there is no finished run of {what}."]
     best = max(judged, key=_merit)
-    return [_main_sentence(best, times), *_control_sentences(best)]
+    return [_main_sentence(best, times), *_control_sentences(best), *diverged(rows)]
+
+
+def diverged(rows: Sequence[Row]) -> list[str]:
+    """Name the settings that are left out of the pooled variance, in a sentence."""
+    named = [f"{row.label} ({row.diverged})" for row in rows if row.diverged]
+    return [f"Diverged, and left out of the pooled variance: {', '.join(named)}."] if named else []
 
 
 def _merit(row: Row) -> tuple[int, float]:
-    """Rank lossless rows first, by what they save; other rows by the lower bound of their difference to full data.
-
-    "No measurable loss" does not count by itself: any imprecise measurement gives it, and a loss that is known to be
-    small is better than one that may be large.
-    """
+    """Rank rows that are within the margin or better first, by what they save; others by how bad they can be."""
     difference = row.against_full
-    if difference is None or difference.low is None:
-        return 0, row.metric or 0.0
-    if row.verdict == "lossless":
+    if difference is None or difference.low is None or difference.high is None:
+        return 0, (row.metric or 0.0) * (1 if row.measure.higher_is_better else -1)
+    if row.holds:
         return 2, row.saved or 0.0
-    return 1, difference.low
+    return 1, difference.low if row.measure.higher_is_better else -difference.high
 
 
 def _main_sentence(row: Row, times: bool) -> str:
-    difference = row.against_full
-    pairs = difference.pairs if difference else 0
-    result = f"{row.label} trained on {_change(row.saved, 'fewer', 'more')} samples"
+    metric, difference = row.measure, row.against_full
+    assert difference is not None
+    assert row.metric is not None
+    result = f"{row.label}: {_change(row.saved, 'fewer', 'more')} samples"
     if times and row.saved_time is not None:
-        result += f" and took {_change(row.saved_time, 'less', 'more')} time"
-    result += f" than full data: {row.verdict}"
-    if pairs > 1:
-        result += f", over {pairs} seeds"
-    elif difference is not None:
-        result += f"; the difference is {difference.mean:+.2f} points"
+        result += f", {_change(row.saved_time, 'less', 'more')} time"
+    own, full = (
+        f"{metric.written(value)} {metric.unit}".strip() for value in (row.metric, row.metric - difference.mean)
+    )
+    result += f"; {own} against {full} on full data ({metric.written(difference.mean, '+')}"
+    if difference.low is None:
+        result += f"; {metric.interval(difference)})"
+    else:
+        result += f"; 95 % interval {metric.interval(difference)}): {_word(row)}"
     if row.failed:
         result += f"; {len(row.failed)} of its runs failed and {'is' if len(row.failed) == 1 else 'are'} not counted"
     return result + "."
@@ -294,26 +309,19 @@ def _main_sentence(row: Row, times: bool) -> str:
 def _control_sentences(row: Row) -> list[str]:
     like = "at nearly the same cost" if row.prune_ratio is None else "at the same ratio"
     controls = (
-        (row.against_reduced, "full data with fewer epochs at the same cost"),
+        (row.against_reduced, "fewer epochs at the same cost"),
         (row.against_random, f"dynamic random {like}"),
     )
-    return [f"It is {_relation(found)} {name} ({_interval(found)})." for found, name in controls if found is not None]
+    return [f"Against {name}: {_relation(found, row.measure)}." for found, name in controls if found is not None]
 
 
-def _relation(difference: Difference) -> str:
+def _relation(difference: Difference, metric: Metric) -> str:
+    estimate = f"{metric.written(difference.mean, '+')} ({metric.interval(difference)})"
     if difference.low is None or difference.high is None:
-        return f"{difference.mean:+.2f} points against"
-    if difference.low > 0:
-        return f"{difference.mean:.2f} points better than"
-    if difference.high < 0:
-        return f"{-difference.mean:.2f} points worse than"
-    return "not measurably different from"
-
-
-def _interval(difference: Difference) -> str:
-    if difference.low is None or difference.high is None:
-        return "one seed, no interval"
-    return f"{difference.low:.2f} to {difference.high:.2f}"
+        return estimate
+    if difference.low <= 0 <= difference.high:
+        return f"{estimate}, not settled"
+    return f"{estimate}, {'better' if (difference.low > 0) == metric.higher_is_better else 'worse'}"
 
 
 def _change(share: float | None, down: str, up: str) -> str:
@@ -344,10 +352,14 @@ def note(row: Row) -> str:
 
 
 def _metric(row: Row) -> Cell:
+    return Cell(_NOTHING) if row.metric is None else Cell(_mean(row), order=row.metric)
+
+
+def _mean(row: Row) -> str:
     if row.metric is None:
-        return Cell(_NOTHING)
-    spread = "" if row.deviation is None else f" ± {row.deviation:.2f}"
-    return Cell(f"{row.metric:.2f}{spread}", order=row.metric)
+        return ""
+    spread = "" if row.deviation is None else f" ± {row.measure.written(row.deviation)}"
+    return row.measure.written(row.metric) + spread
 
 
 def _saved(row: Row) -> Cell:
@@ -360,10 +372,10 @@ def _time(row: Row) -> Cell:
     return Cell(f"{100 * row.saved_time:.1f} %", duration(row.seconds), row.saved_time)
 
 
-def _difference(difference: Difference | None) -> Cell:
+def _difference(difference: Difference | None, metric: Metric) -> Cell:
     if difference is None:
         return Cell(_NOTHING)
-    return Cell(f"{difference.mean:+.2f}", _interval(difference), difference.mean)
+    return Cell(metric.written(difference.mean, "+"), metric.interval(difference), difference.mean)
 
 
 _SAVED_AND_GAINED = ("samples", "time", "vs full", "vs fewer", "vs random")
@@ -377,28 +389,42 @@ def show_comparison(title: str, rows: Sequence[Row], say: Callable[[str], None])
         rows: Rows of the comparison.
         say: Called with lines of output.
     """
-    header = ("", in_percent(metric_name(rows)), *_SAVED_AND_GAINED)
+    metric = measure(rows)
+    header = ("", metric.titled, *_SAVED_AND_GAINED)
     lines = [_line(row) for row in rows]
     used = [place for place, name in enumerate(header) if place == 0 or any(line[place] for line in lines)]
     shown = [[line[place] for place in used] for line in lines]
-    show(f"{title}: samples and time saved, points gained", [header[place] for place in used], shown, numbers=True)
+    gained = "points gained" if metric.unit == "%" else f"difference in {metric.name}"
+    show(f"{title}: samples and time saved, {gained}", [header[place] for place in used], shown, numbers=True)
+    margin = next((row.margin for row in rows if row.against_full is not None), None)
+    if margin is not None:
+        say(f"Against full data, with 95 % intervals that hold at once and a margin of {metric.amount(margin)}:")
     for row in rows:
         troubled = row.failed or row.unfinished
         if troubled or row.policy != "full":
             # The table does not show the number of seeds of its means, so missing seeds are reported here.
-            say(f"  {row.label}: {row.verdict}" + (f" ({note(row)})" if troubled else ""))
+            say(f"  {row.label}: {_judgement(row)}" + (f" ({note(row)})" if troubled else ""))
+    for sentence in diverged(rows):
+        say(f"  {sentence}")
 
 
 def _line(row: Row) -> list[str]:
-    spread = "" if row.deviation is None else f" ± {row.deviation:.2f}"
     return [
         row.label,
-        "" if row.metric is None else f"{row.metric:.2f}{spread}",
+        _mean(row),
         "" if row.saved is None else f"{row.saved:.1%}",
         "" if row.saved_time is None else f"{row.saved_time:.1%}",
-        *(_points(difference) for difference in (row.against_full, row.against_reduced, row.against_random)),
+        *(_estimate(found, row.measure) for found in (row.against_full, row.against_reduced, row.against_random)),
     ]
 
 
-def _points(difference: Difference | None) -> str:
-    return "" if difference is None else f"{difference.mean:+.2f}"
+def _judgement(row: Row) -> str:
+    """Return estimate, interval and word, in this order."""
+    if row.against_full is None or row.against_full.low is None:
+        return row.verdict
+    estimate = row.measure.written(row.against_full.mean, "+")
+    return f"{estimate} ({row.measure.interval(row.against_full)}), {_word(row)}"
+
+
+def _estimate(difference: Difference | None, metric: Metric) -> str:
+    return "" if difference is None else metric.written(difference.mean, "+")
