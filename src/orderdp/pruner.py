@@ -16,7 +16,7 @@ from orderdp._planning import Split, steps_within
 from orderdp._process_group import DistributedOptions, checked_group
 from orderdp._torch import outside_graphs
 from orderdp._validation import check_batch_size, checked_epochs, checked_name, checked_seed, is_count, suggestion
-from orderdp.checkpoint import check_origin, on_host, with_origin
+from orderdp.checkpoint import check_origin, on_host, with_current_keys, with_origin
 from orderdp.dataset import length_of, pruned_loader
 from orderdp.errors import ConfigError, DatasetError, FeedbackError, StateError, UnknownSizeError, UnsyncedStateWarning
 from orderdp.policies.learned import learned_threshold
@@ -820,7 +820,7 @@ class Pruner(PrunerInfo):
                 returned on each of them.
         """
         try:
-            state = on_host(state)
+            state = with_current_keys(on_host(state))
             check_origin(state, self.policy, self.n)
             whole = self._timeline.whole(state)
             self._table.check_state(whole["table"])
