@@ -10,11 +10,8 @@ import pytest
 import torch
 
 from orderdp import OrderDP, Pruner
-from orderdp.distributed.bit_set import Shard
-from orderdp.distributed.sharded_epoch import RemoteSamples
-from orderdp.distributed.sharded_table import ShardedTable
+from orderdp.distributed.sharded_table import RemoteSamples, Shard, ShardedTable
 from orderdp.errors import IndexRangeError
-from orderdp.pruner import FeedbackWriter
 from tests.test_no_sync import Spy
 
 
@@ -45,7 +42,7 @@ def test_feedback_about_guests_is_kept_apart_until_it_is_told(on_host: bool) -> 
     assert int(np.isfinite(table["score"]).sum()) == 1
     index, scores, uses = table.learnt_of_guests()
     assert (index.tolist(), scores.tolist(), uses.tolist()) == ([5, 40], [8.0, 2.0], [1, 1])
-    table.guests_are_settled()
+    table.mark_synced()
     assert len(table.learnt_of_guests()[0]) == 0
     table.write(torch.tensor([40]), torch.tensor([2.0]), epoch=0)
     assert table.learnt_of_guests()[0].tolist() == [40], "trained on again with the same loss"
@@ -93,7 +90,7 @@ def test_a_step_with_guests_does_not_wait_for_a_device(index_device: str) -> Non
     pruner = Pruner(OrderDP(0.4), 90, table="sharded")
     next(iter(pruner.batch_sampler(8)))
     table = table_with_guests()
-    pruner._feedback = FeedbackWriter(pruner.policy, table, pruner._timeline)
+    pruner._table = table
     losses = torch.rand(4, device="meta", requires_grad=True)
     index = torch.tensor([50, 51, 3, 40]).to(index_device)
     with Spy() as spy:

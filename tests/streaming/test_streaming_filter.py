@@ -497,7 +497,7 @@ def test_ranks_that_are_set_up_differently_are_told() -> None:
 
     for error in in_threads(2, rank):
         assert isinstance(error, GroupError)
-        assert "policy, seed or options" in str(error)
+        assert "seed: 0 on rank 0, 1 on rank 1" in str(error)
 
 
 def test_two_processes_keep_what_one_keeps(straight: Any, tmp_path: Path) -> None:

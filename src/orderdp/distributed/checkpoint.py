@@ -13,9 +13,7 @@ import numpy as np
 import torch
 
 from orderdp.checkpoint import load_checkpoint, save_checkpoint
-from orderdp.distributed.bit_set import BitSet, Shard
-from orderdp.distributed.sharded_epoch import PendingEpoch, ShardedOrder
-from orderdp.distributed.sharded_table import ShardedTable
+from orderdp.distributed.sharded_table import BitSet, Shard, ShardedTable
 from orderdp.distributed.sync import Changes, merged, wire_dtype
 from orderdp.errors import StateError
 from orderdp.policy import Column
@@ -30,7 +28,6 @@ __all__ = [
     "merge_rank_states",
     "resharded",
     "save_parts",
-    "with_what_is_left",
 ]
 
 
@@ -138,16 +135,6 @@ def _changes(state: Mapping[str, Any], declared: Mapping[str, Column]) -> Change
 
 
 Part = Mapping[str, Any]
-
-
-def with_what_is_left(epoch: ShardedOrder | PendingEpoch, position: int) -> dict[str, Any]:
-    """Return the state of an open epoch, including the samples not visited at `position`."""
-    if isinstance(epoch, PendingEpoch):
-        own, guests = epoch.own, np.empty(0, dtype=np.int64)
-    else:
-        own, guests = epoch.order.after(min(epoch.visited(position), len(epoch.order)))
-    left = {"todo": torch.from_numpy(own.words.view(np.int64)), "todo_guests": torch.from_numpy(guests)}
-    return {**epoch.state_dict(), **left, "n_todo": len(own) + len(guests)}
 
 
 def checkpoint_id(timeline: Part) -> tuple[int, ...]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data import Sampler
 
+from orderdp._epochs import check_length
 from orderdp.checkpoint import load_checkpoint, save_checkpoint
 from orderdp.dataset import Indexed, length_of
 from orderdp.errors import ConfigError, DatasetError, FeedbackError, StateError
@@ -21,7 +22,7 @@ from orderdp.integrations.huggingface_checks import check_loss_behind, check_tra
 from orderdp.integrations.huggingface_losses import output_losses, told
 from orderdp.integrations.huggingface_own_loss import OwnLoss
 from orderdp.pruner import Pruner
-from orderdp.samplers import BatchIterator, PrunedBatchSampler, check_length
+from orderdp.samplers import BatchIterator, PrunedBatchSampler
 
 if TYPE_CHECKING:
     from transformers import Trainer as _Trainer

@@ -9,13 +9,13 @@ import tempfile
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 
 from orderdp._draw import key64
-from orderdp._process_group import checked_group
+from orderdp._epochs import checked_group, find_group
 from orderdp._validation import checked_epochs, checked_seed, is_count
 from orderdp._warnings import warn, warn_nonfinite
 from orderdp.errors import ConfigError, DatasetError, NoFeedbackWarning, StateError, UnsyncedStateWarning
@@ -23,7 +23,7 @@ from orderdp.policies.wrappers import refuse_budget
 from orderdp.policy import Context, Policy, describe, nominal_ratio
 from orderdp.pruner import checked_losses, checked_policy, checked_scores
 from orderdp.streaming.fingerprints import fingerprints, is_drawn, share_threshold
-from orderdp.streaming.key_sync import ITER, SYNC, Setup, exchange_parts, same_everywhere
+from orderdp.streaming.key_sync import check_same_keys, exchange_parts
 from orderdp.streaming.key_table import BY_RULE, KeyStats, KeyTable, named, raise_for_repeats
 from orderdp.streaming.worker_channel import (
     NO_DECISIONS,
@@ -35,6 +35,9 @@ from orderdp.streaming.worker_channel import (
     WorkerChannel,
     check_nothing_is_skipped,
 )
+
+if TYPE_CHECKING:
+    from orderdp.distributed.collectives import Exchange
 
 __all__ = ["Expected", "KeyFilter", "KeyState", "checked_for_keys", "draw_keys", "expected_kept", "kept_share"]
 
@@ -340,13 +343,13 @@ class KeyFilter:
         if exchange is None:
             self._memory.told()  # no rank needs the unsynced data, and their list would grow forever
         else:
-            self._meet(exchange, ITER)
+            self._sync_with(exchange, "one_epoch")
         self._hear_complaints()
         if not self._drawn:
             self._draw()
             if exchange is not None:
                 table = self._memory.table.arrays()
-                same_everywhere(exchange, (table["key"], table["kept"]), self.epoch)
+                check_same_keys(exchange, (table["key"], table["kept"]), self.epoch)
         self._opening += 1
         self._between = False
         self._board.post(self._decisions())
@@ -469,22 +472,26 @@ class KeyFilter:
         """
         exchange = self._exchange()
         if exchange is not None:
-            self._meet(exchange, SYNC)
+            self._sync_with(exchange, "sync")
 
-    def _exchange(self) -> Any:
-        distributed = torch.distributed
-        ready = distributed.is_available() and distributed.is_initialized()
-        if not self._exchanges or (self._group is None and not ready):
-            return None
-        from orderdp.distributed.collectives import find_exchange
+    def _exchange(self) -> Exchange | None:
+        return find_group(self._group) if self._exchanges else None
 
-        return find_exchange(self._group)
+    def _sync_with(self, exchange: Exchange, action: str) -> None:
+        from orderdp.distributed.sync import digest
 
-    def _meet(self, exchange: Any, action: int) -> None:
-        options = (describe(self.policy), self.seed, self.epochs, self._strict, self._raise_on_nan)
         part = self._memory.part(self._looked, self._known)
-        setup = Setup(action, repr(options), self.epoch, self._known)
-        parts, self._exchanged_bytes = exchange_parts(exchange, part, setup)
+        settings = {
+            "what they do (one_epoch or sync)": action,
+            "policy": describe(self.policy),
+            "seed": self.seed,
+            "epochs": self.epochs,
+            "duplicates": "raise" if self._strict else "allow",
+            "on_nan": "raise" if self._raise_on_nan else "warn",
+            "epoch": self.epoch,
+            "known keys (other checkpoints?)": f"digest {digest(self._known.tobytes()):x}",
+        }
+        parts, self._exchanged_bytes = exchange_parts(exchange, part, settings, self.epoch)
         twice = self._memory.take_over(parts, exchange.rank)
         if any(part.looked for part in parts):
             twice += self._memory.met(parts, self._known, self.epoch - 1, self._done, loaded=self._loaded)
@@ -557,7 +564,7 @@ class KeyFilter:
         """
         exchange = self._exchange()
         unsynced = exchange is not None and (self._memory.has_news or self._looked is not None)
-        if unsynced and not self._warned_unsynced:
+        if exchange is not None and unsynced and not self._warned_unsynced:
             self._warned_unsynced = True
             warn(
                 f"this is the state of rank {exchange.rank} of {exchange.world} and lacks what the others have learnt; "
