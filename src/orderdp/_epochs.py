@@ -293,7 +293,8 @@ class EpochRequest:
         order: Equal for samplers that visit an epoch in the same order.
         batch_size: Samples per batch; None if unknown, or for single samples.
         drop_last: Whether a smaller last batch is dropped.
-        in_batches: Whether the epoch is cut into batches of `batch_size`.
+        cut: Batch size and `drop_last`, if the epoch is cut into batches by them; None for single samples, and if
+            `inner` makes the batches.
         inner: The sampler whose order the epoch keeps; None for the order of the selection.
         dataset: The data set whose length is checked; None for no check.
     """
@@ -301,7 +302,7 @@ class EpochRequest:
     order: Hashable = "as selected"
     batch_size: int | None = None
     drop_last: bool = False
-    in_batches: bool = False
+    cut: tuple[int, bool] | None = None
     inner: Iterable[Any] | None = None
     dataset: Sized | None = None
 
@@ -434,7 +435,7 @@ class EpochOrder:
         kept = selected[order]
         if cuts is not None:
             ends = np.concatenate(([0], np.cumsum(kept)))[cuts]
-            cuts = None if request.in_batches else np.unique(ends[ends > 0])
+            cuts = None if request.cut is not None else np.unique(ends[ends > 0])
         if not kept.any():
             raise ConfigError(
                 f"the sampler gave {len(order)} indices, and none of them is among the {len(selection)} samples "
@@ -734,6 +735,8 @@ class EpochManager:
         self._budget = total_samples(policy, table.n, epochs)
         self._raise_on_nan = raise_on_nan
         self._needs_feedback = bool(getattr(policy, "needs_feedback", True))
+        # A policy without a nominal ratio of its own keeps as many samples as it says, or does not say it.
+        self._states_ratio = getattr(policy, "nominal_ratio", None) is not None
         self._on_epoch_start: Callable[[int], None] | None = getattr(policy, "on_epoch_start", None)
         self._last_weights: np.ndarray | None = None
         self._warned: set[type[Warning]] = set()
@@ -837,13 +840,15 @@ class EpochManager:
 
     def open(self, request: EpochRequest) -> OpenEpoch:
         """Open an epoch for a new iterator; return its order and its start and end offsets."""
-        group = self._group()
-        if self.order is None and self._sharding is not None and self._sharding.pending is not None:
-            self.order, self.state = self._sharding.pending, OPEN  # an attempt to rebalance it has failed
+        group = find_group(self._options.process_group)
+        if self._sharding is not None:
+            self._sharding.check_group(group)
+            if self.order is None and self._sharding.pending is not None:
+                self.order, self.state = self._sharding.pending, OPEN  # an attempt to rebalance it has failed
         if group is None:
             if self._synchronizer is not None:
                 self._synchronizer.exchange = None
-            if request.dataset is not None:
+            if request.dataset is not None and len(request.dataset) != self.n:
                 check_length(request.dataset, self.n)
             if self.state is not CLOSED and self.is_over(request):
                 self._next_epoch()
@@ -857,11 +862,13 @@ class EpochManager:
         self._rank, self._world = (0, 1) if group is None else (group.rank, group.world)
         self._shard = None if group is None else self._shard_of(group)
         start = 0 if self._rewound else progress.trained
-        end = self._end(order, start, request, self._shard)
-        progress.end = end
-        progress.cut = (request.batch_size, request.drop_last) if request.in_batches and request.batch_size else None
+        if self._shard is None:
+            end = order.end(start, *(request.cut or (1, False)))
+        else:
+            end = self._end(order, start, request.cut, self._shard, request.inner)
+        progress.end, progress.cut = end, request.cut
         progress.start, progress.received, progress.overran = progress.trained, 0, False
-        if end == 0 and request.in_batches and not self.done:
+        if end == 0 and request.cut is not None and not self.done:
             # With one selection per step, the epoch itself holds only its full batches.
             samples = len(order) or self.size_bounds(progress.epoch)[1]
             raise ConfigError(
@@ -884,9 +891,7 @@ class EpochManager:
         if isinstance(order, PerBatchOrder):  # continues with the steps it was begun with, or not at all
             left = len(order) - progress.trained
             return progress.epoch + ((left if shard is None else shard.size(left)) == 0)
-        batch_size, drop_last = progress.cut or (1, False)
-        end = _end_of(order, progress.trained, batch_size, drop_last, shard)
-        return progress.epoch + self._is_left_out(end)
+        return progress.epoch + self._is_left_out(self._end(order, progress.trained, progress.cut, shard))
 
     def is_over(self, request: EpochRequest) -> bool:
         """Whether a new iterator gets the next epoch and not the open one."""
@@ -912,7 +917,8 @@ class EpochManager:
             return False
         # The rest of a loaded epoch may be smaller than the number of ranks, or than one batch.
         start = 0 if self._rewound else progress.trained
-        if not self._is_left_out(self._end(order, start, request, self._shard_of(self._group()))):
+        end = self._end(order, start, request.cut, self._shard_of(self._group()), request.inner)
+        if not self._is_left_out(end):
             return False
         # If the batch size has changed, a loop that counts by `epoch` still counts this epoch: it is then served
         # once, empty.
@@ -924,24 +930,31 @@ class EpochManager:
             return True
         return self.progress.trained >= end
 
-    def _end(self, order: Order, start: int, request: EpochRequest, shard: RankShard | None) -> int:
-        """Return the position at which an iterator that starts at `start` ends."""
-        if request.inner is not None and shard is not None and getattr(order, "cuts", None) is not None:
+    def _end(
+        self,
+        order: Order,
+        start: int,
+        cut: tuple[int, bool] | None,
+        shard: RankShard | None,
+        inner: Iterable[Any] | None = None,
+    ) -> int:
+        """Return the position at which an iterator over this rank's batches from `start` on ends."""
+        batch_size, drop_last = cut or (1, False)
+        if shard is None:
+            return order.end(start, batch_size, drop_last)
+        if inner is not None and getattr(order, "cuts", None) is not None:
             raise ConfigError(
                 "batches that were filtered as they are differ in size and cannot be dealt out evenly to several "
                 "processes. Use pruner.filter(batch_sampler, repack=True), or Pruner(..., shard=False) where a "
                 "framework deals out the batches."
             )
-        if request.in_batches and request.batch_size:
-            return _end_of(order, start, request.batch_size, request.drop_last, shard)
-        return _end_of(order, start, 1, False, shard)
+        return shard.end(order, start, batch_size, drop_last)
 
     def _is_spent(self, request: EpochRequest) -> bool:
         """Whether the rest of the budget is empty or smaller than one step; then no epoch is opened."""
         if self.order is not None or self._budget is None:
             return False
-        cut = (request.batch_size, request.drop_last) if request.in_batches and request.batch_size else None
-        self.progress.cut = cut
+        cut = self.progress.cut = request.cut
         if not self.progress.kept and cut is not None and cut[1]:
             step, (fewest, _) = self._step_size(cut[0]), self.size_bounds(0)
             if 1 < fewest < step:  # 1 is the default of policies without bounds
@@ -955,13 +968,13 @@ class EpochManager:
 
     def _arrangement(self, request: EpochRequest) -> Hashable:
         """Return what tells the order of a request from others; with one selection per step, the steps."""
-        if self.every_batch and request.in_batches and request.batch_size:
-            return self._step_size(request.batch_size), request.drop_last
+        if self.every_batch and request.cut is not None:
+            return self._step_size(request.cut[0]), request.drop_last
         return request.order
 
     def _arrange(self, request: EpochRequest) -> None:
         """Order the current epoch as requested, unless it is ordered so already."""
-        arrangement = self._arrangement(request)
+        arrangement = self._arrangement(request) if self.every_batch else request.order
         if self.order is not None and self.order.arrangement in (None, arrangement):
             return
         if self.every_batch:
@@ -976,7 +989,7 @@ class EpochManager:
         self.progress.passes = 0
 
     def _per_batch_order(self, request: EpochRequest) -> Order:
-        if not (request.in_batches and request.batch_size):
+        if request.cut is None:
             raise ConfigError(
                 'every="batch" chooses batch by batch, so it must know the batches; a sampler of single indices '
                 "does not. Use pruner.loader(...) or pruner.batch_sampler(...)."
@@ -986,7 +999,7 @@ class EpochManager:
         context = self.context(self.progress.epoch)
         size = self._policy.size(self.n, context)
         size = len(self.select()) if size is None else size
-        step = self._step_size(request.batch_size)
+        step = self._step_size(request.cut[0])
         return PerBatchOrder(self._policy, self._table, context, size, step, request.drop_last)
 
     def _sharded_order(self, sharding: ShardedDraw, arrangement: Hashable) -> Order:
@@ -1074,7 +1087,7 @@ class EpochManager:
         """End the open epoch: the rest of it is not trained on."""
         self._next_epoch()
         if self._group() is None:  # ranks warn together, when the next epoch begins
-            self._report_invalid()
+            self._report_invalid(*self._table.take_invalid_counts())
 
     def _next_epoch(self) -> None:
         self._table.flush()
@@ -1107,19 +1120,11 @@ class EpochManager:
             )
         context = self.context(self.progress.epoch)
         self._prepare()
-        selection = self._policy.select(self._table, context)
-        self._keep(selection)
-        # Epoch 0 is exempt: it has no losses yet. A budget limits the whole training, not one epoch.
-        if context.epoch and self._budget is None and RealRatioWarning not in self._warned:
-            offered = self.offered
-            real, nominal = 1 - len(selection.indices) / offered, nominal_ratio(self._policy, offered, context)
-            if nominal is not None and abs(real - nominal) > _NOTICEABLE:
-                self._warn_once(
-                    RealRatioWarning,
-                    f"{describe(self._policy)} leaves out {real:.1%} of the samples in epoch {context.epoch}, not the "
-                    f"nominal {nominal:.1%}: how much it can leave out depends on the losses. Pruner.report() "
-                    "has what is really saved.",
-                )
+        selection = self.selection = self._policy.select(self._table, context)
+        self._last_weights = selection.weights
+        self.weights = None if selection.weights is None else selection.dense_weights(self.n)
+        if self._states_ratio and self._budget is None and context.epoch:
+            self._check_ratio(selection, context)
         return selection
 
     def preview(self) -> Selection:
@@ -1168,22 +1173,29 @@ class EpochManager:
         smallest, mean, largest = weights.min(), weights.mean(dtype=np.float64), weights.max()
         return {"weight_min": float(smallest), "weight_mean": float(mean), "weight_max": float(largest)}
 
-    def _keep(self, selection: Selection | None) -> None:
-        """Set the selection of the current epoch, new or from a checkpoint; None if there is none yet."""
-        self.selection = selection
-        self._last_weights = None if selection is None else selection.weights
-        self.weights = None if selection is None or selection.weights is None else selection.dense_weights(self.n)
+    def _check_ratio(self, selection: Selection, context: Context) -> None:
+        """Warn once if the real prune ratio differs from the nominal one. Not in epoch 0, which has no losses yet."""
+        offered = self.offered
+        real, nominal = 1 - len(selection) / offered, nominal_ratio(self._policy, offered, context)
+        if nominal is not None and abs(real - nominal) > _NOTICEABLE:
+            self._warn_once(
+                RealRatioWarning,
+                f"{describe(self._policy)} leaves out {real:.1%} of the samples in epoch {context.epoch}, not the "
+                f"nominal {nominal:.1%}: how much it can leave out depends on the losses. Pruner.report() "
+                "has what is really saved.",
+            )
 
     def _prepare(self) -> None:
         """Prepare an epoch before its selection: widen the counters and report the invalid values of the last epoch."""
         if self._on_epoch_start is not None:
             self._on_epoch_start(self.progress.epoch)
         self._table.widen_counters(self.progress.epoch)
-        self._report_invalid()
-
-    def _report_invalid(self) -> None:
-        """Report, once per epoch, the invalid values that the steps have only counted."""
         nonfinite, outside = self._table.take_invalid_counts()
+        if nonfinite or outside:
+            self._report_invalid(nonfinite, outside)
+
+    def _report_invalid(self, nonfinite: int, outside: int) -> None:
+        """Report, once per epoch, the invalid values that the steps have only counted."""
         self.nonfinite += nonfinite
         if outside:
             raise IndexRangeError(
@@ -1268,7 +1280,7 @@ class EpochManager:
         if isinstance(self.order, PerBatchOrder):
             self.order.freeze(synchronizer.synced_scores())
         shard, start = self._shard_of(group), 0 if self._rewound else self.progress.trained
-        if shard is not None and self._end(self.order, start, request, shard) <= start == 0:
+        if shard is not None and self._end(self.order, start, request.cut, shard, request.inner) <= start == 0:
             raise ConfigError(
                 f"an epoch of {len(self.order)} samples is too small to give every process a batch. Prune less, use "
                 "fewer processes or smaller batches, set drop_last=False, or fill up with Pruner(..., pad=True)."
@@ -1423,7 +1435,9 @@ class EpochManager:
 
         def restore() -> None:
             self.progress, self.seed, self.nonfinite = progress, seed, nonfinite
-            self._keep(selection)
+            self.selection = selection
+            self._last_weights = None if selection is None else selection.weights
+            self.weights = None if selection is None else selection.dense_weights(self.n)
             self.order, self._rewound = order, False
             self.state = CLOSED if order is None else OPEN
             self._repeated_before, self._shard = repeated, None
@@ -1432,10 +1446,3 @@ class EpochManager:
             self._restart_sync()
 
         return restore
-
-
-def _end_of(order: Order, start: int, batch_size: int, drop_last: bool, shard: RankShard | None) -> int:
-    """Return the position at which the batches of this rank from `start` on end."""
-    if shard is None:
-        return order.end(start, batch_size, drop_last)
-    return shard.end(order, start, batch_size, drop_last)

@@ -39,13 +39,18 @@ class SampleIterator:
     Args:
         manager: The epoch manager.
         opened: The epoch.
+        batch_size: Samples per batch.
         prefetched: Number of batches the loader asks for before the first one is used; None if unknown.
     """
 
-    def __init__(self, manager: EpochManager, opened: OpenEpoch, prefetched: int | None = None) -> None:
+    def __init__(
+        self, manager: EpochManager, opened: OpenEpoch, batch_size: int = 1, prefetched: int | None = None
+    ) -> None:
         self._manager = manager
         self._order, self._number, self._position, self._end, self._shard = opened
         self._stride = 1 if self._shard is None else self._shard.world
+        self._batch_size = batch_size
+        self._to_skip = 0  # batches that the loader will skip
         self._prefetched = prefetched
         # A loader asks for `prefetched` batches before it yields the first, and for one more with each batch it
         # yields, even if none are left: after `prefetched` refusals it has yielded the last.
@@ -104,21 +109,7 @@ class SampleIterator:
 
 
 class BatchIterator(SampleIterator):
-    """Iterates over an epoch batch by batch.
-
-    Args:
-        manager: The epoch manager.
-        opened: The epoch.
-        batch_size: Samples per batch.
-        prefetched: Number of batches the loader asks for before the first one is used; None if unknown.
-    """
-
-    def __init__(
-        self, manager: EpochManager, opened: OpenEpoch, batch_size: int, prefetched: int | None = None
-    ) -> None:
-        super().__init__(manager, opened, prefetched)
-        self._batch_size = batch_size
-        self._to_skip = 0
+    """Iterates over an epoch batch by batch."""
 
     def __next__(self) -> list[int]:
         if self._to_skip:
@@ -177,14 +168,13 @@ class PrunedBatchSampler(Sampler[list[int]]):
         self.drop_last = bool(drop_last)
         self.sampler = PrunedSampler(manager)
         self._manager = manager
-        self._dataset = dataset
+        cut = self.batch_size, self.drop_last
+        self._request = EpochRequest(batch_size=cut[0], drop_last=cut[1], cut=cut, dataset=dataset)
         self._generator = generator
         self._prefetched = prefetched
 
     def __iter__(self) -> Iterator[list[int]]:
-        opened = self._manager.open(
-            EpochRequest(batch_size=self.batch_size, drop_last=self.drop_last, in_batches=True, dataset=self._dataset)
-        )
+        opened = self._manager.open(self._request)
         if self._generator is not None:
             # So that a resumed epoch starts its workers with the same seeds.
             self._generator.manual_seed(self._manager.worker_seed())
@@ -237,7 +227,7 @@ class FilteredSampler(Sampler[Any]):
             order=object(),  # each filter has its own order; an id could be reused once this one is gone
             batch_size=self._repack_to or self.batch_size,
             drop_last=self.drop_last,
-            in_batches=repack,
+            cut=(self._repack_to, self.drop_last) if self._repack_to else None,
             inner=self._inner,
         )
 

@@ -340,9 +340,9 @@ class ScoreTable:
             column.index_copy_(0, torch.where(written, index, len(column) - 1), values)
 
     def _count(self, index: torch.Tensor, epoch: int) -> None:
-        if epoch != self._unflushed_epoch or len(self._unflushed) >= _FLUSH_EVERY:
+        if self._unflushed and (epoch != self._unflushed_epoch or len(self._unflushed) >= _FLUSH_EVERY):
             self.flush()
-            self._unflushed_epoch = epoch
+        self._unflushed_epoch = epoch
         self._unflushed.append(index.clone())  # the caller may reuse the memory
         self._writes += 1
 
