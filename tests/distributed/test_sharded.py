@@ -208,7 +208,7 @@ def test_a_batch_with_guests_is_remembered_as_one_without(reduced: bool) -> None
                 losses[0] = torch.nan
             seen.append((index, losses))
             pruner.update(index, losses.nansum() if reduced else losses, reduced=reduced)
-        guests = len(pruner._table.guests)
+        guests = len(pruner._table.remote)
         pruner.sync()
         iter(pruner.sampler)
         assert pruner.report()["nonfinite"] == (0 if reduced else 3)

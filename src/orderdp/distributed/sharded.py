@@ -53,26 +53,26 @@ _PLACES = np.arange(WORD, dtype=np.int64)
 
 
 class TwoLevelOrder:
-    """Random order of `own` and `guests`, of which any range can be read.
+    """Random order of `own` and `remote`, of which any range can be read.
 
     Args:
         own: Selected samples of this rank's shard.
-        guests: Remote samples: held by other ranks and trained on here, ascending.
+        remote: Samples held by other ranks and trained on here, ascending.
         rng: Random streams of the order.
     """
 
-    def __init__(self, own: BitSet, guests: np.ndarray, rng: Streams) -> None:
+    def __init__(self, own: BitSet, remote: np.ndarray, rng: Streams) -> None:
         self.own = own
-        self.guests = guests
+        self.remote = remote
         self._rng = rng
         self._words = np.arange(len(own.words), dtype=np.uint32 if len(own.words) < 1 << 32 else np.int64)
         rng("words").shuffle(self._words)
-        mixed = guests.copy()
+        mixed = remote.copy()
         rng("guests").shuffle(mixed)
         n_windows = max(1, -(-len(self._words) // WINDOW))
         # Remote samples are spread over all windows.
-        self._guests = np.array_split(mixed, n_windows)
-        counts = [self._n_own(window) + len(part) for window, part in enumerate(self._guests)]
+        self._remote = np.array_split(mixed, n_windows)
+        counts = [self._n_own(window) + len(part) for window, part in enumerate(self._remote)]
         self._ends = np.cumsum(counts)
         self._opened: tuple[int, np.ndarray] | None = None
 
@@ -98,9 +98,9 @@ class TwoLevelOrder:
         whole = int(np.searchsorted(self._ends, position, side="right"))  # windows visited to their end
         own.words[self._words[: whole * WINDOW]] = 0
         last = self.samples(int(self._ends[whole - 1]) if whole else 0, position)
-        is_guest = np.isin(last, self.guests)
-        own.remove(last[~is_guest])
-        return own, np.setdiff1d(self.guests, np.concatenate((*self._guests[:whole], last[is_guest])))
+        is_remote = np.isin(last, self.remote)
+        own.remove(last[~is_remote])
+        return own, np.setdiff1d(self.remote, np.concatenate((*self._remote[:whole], last[is_remote])))
 
     def _n_own(self, window: int) -> int:
         return int(ones_in(self.own.words[self._words_of(window)]).sum())
@@ -115,7 +115,7 @@ class TwoLevelOrder:
             packed = self.own.words[words].view(np.uint8).reshape(len(words), WORD // 8)
             mask = np.unpackbits(packed, axis=1, bitorder="little").view(np.bool_)
             starts = (words.astype(np.int64) + self.own.first_word) * WORD
-            samples = np.concatenate(((starts[:, None] + _PLACES)[mask], self._guests[window]))
+            samples = np.concatenate(((starts[:, None] + _PLACES)[mask], self._remote[window]))
             self._rng("window", window).shuffle(samples)
             self._opened = window, samples
         return self._opened[1]
@@ -194,7 +194,7 @@ class ShardedOrder:
         return {
             "kind": "shard",
             "selected": torch.from_numpy(self.order.own.words.view(np.int64)),
-            "guests": torch.from_numpy(self.order.guests),
+            "guests": torch.from_numpy(self.order.remote),
             "each": self.each,
             "total": self.total,
             "base": self.base,
@@ -376,13 +376,13 @@ class ShardedDraw:
         counts = self._counts(picks, context, collectives)
         total = int(counts.sum())
         plan = transfer_plan(counts, self._targets(total), turn=context.epoch)
-        picks, guests = rebalance(picks, table.scores_of, plan, rng, collectives)
-        table.set_remote_rows(guests)
+        picks, remote = rebalance(picks, table.scores_of, plan, rng, collectives)
+        table.set_remote_rows(remote)
         self.pending = None
         self.digest = digest(str(total).encode())
         moving = collectives.received - selecting
-        self._costs = {"selection_bytes": selecting, "moved_picks": len(guests.samples), "moved_bytes": moving}
-        order = TwoLevelOrder(picks, guests.samples, rng)
+        self._costs = {"selection_bytes": selecting, "moved_picks": len(remote.samples), "moved_bytes": moving}
+        order = TwoLevelOrder(picks, remote.samples, rng)
         each = -(-total // shard.world) if self._pad else total // shard.world
         return ShardedOrder(order, each, total, base, shard.world, arrangement)
 
@@ -465,11 +465,11 @@ class ShardedDraw:
 def _with_what_is_left(order: ShardedOrder | PendingEpoch, position: int) -> dict[str, Any]:
     """Return the state of an open epoch, including the samples not visited at `position`."""
     if isinstance(order, PendingEpoch):
-        own, guests = order.own, np.empty(0, dtype=np.int64)
+        own, remote = order.own, np.empty(0, dtype=np.int64)
     else:
-        own, guests = order.order.after(min(order.visited(position), len(order.order)))
-    left = {"todo": torch.from_numpy(own.words.view(np.int64)), "todo_guests": torch.from_numpy(guests)}
-    return {**order.state_dict(), **left, "n_todo": len(own) + len(guests)}
+        own, remote = order.order.after(min(order.visited(position), len(order.order)))
+    left = {"todo": torch.from_numpy(own.words.view(np.int64)), "todo_guests": torch.from_numpy(remote)}
+    return {**order.state_dict(), **left, "n_todo": len(own) + len(remote)}
 
 
 def build_sharded(

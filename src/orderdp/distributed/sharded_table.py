@@ -217,11 +217,11 @@ class ShardedTable(ScoreTable):
 
     def __init__(self, shard: Shard) -> None:
         self.shard = shard
-        self.guests = np.empty(0, dtype=np.int64)
-        self._guests = torch.empty(0, dtype=torch.int64)  # the same, on the table's device
+        self.remote = np.empty(0, dtype=np.int64)
+        self._remote = torch.empty(0, dtype=torch.int64)  # the same, on the table's device
         # Room for the number of remote samples to expect if samples are in no order; columns grow if there are more.
         self._room = 0 if shard.world == 1 else min(shard.n - shard.size, 64 + shard.size // 64)
-        self._before = RemoteSamples(self.guests, np.empty(0, dtype=np.float32))
+        self._before = RemoteSamples(self.remote, np.empty(0, dtype=np.float32))
         self._set_up(shard.n, range(shard.start, shard.stop), self._room, ())
 
     # -- reading -------------------------------------------------------------------------------------------------
@@ -251,9 +251,9 @@ class ShardedTable(ScoreTable):
             return rows
         last = self._columns["score"].shape[0] - 1
         found = torch.full_like(rows, last)
-        if len(self._guests):
-            places = torch.searchsorted(self._guests, index).clamp(max=len(self._guests) - 1)
-            found = torch.where(self._guests[places] == index, places + self.size, last)
+        if len(self._remote):
+            places = torch.searchsorted(self._remote, index).clamp(max=len(self._remote) - 1)
+            found = torch.where(self._remote[places] == index, places + self.size, last)
         rows = torch.where(elsewhere, found, rows)
         if self._on_host:
             self._refuse(index[rows == last], len(index))
@@ -286,16 +286,16 @@ class ShardedTable(ScoreTable):
 
     # -- remote samples ------------------------------------------------------------------------------------------
 
-    def set_remote_rows(self, guests: RemoteSamples) -> None:
+    def set_remote_rows(self, remote: RemoteSamples) -> None:
         """Replace the rows of remote samples by those of a new epoch."""
         self.flush()
-        self.guests, self._before = guests.samples, guests
-        self._guests = torch.from_numpy(guests.samples).to(self.device)
-        if len(guests.samples) > self._room:
-            self._room = len(guests.samples)
+        self.remote, self._before = remote.samples, remote
+        self._remote = torch.from_numpy(remote.samples).to(self.device)
+        if len(remote.samples) > self._room:
+            self._room = len(remote.samples)
             self._columns = {name: self._grown(name) for name in self._columns}
-        here = slice(self.size, self.size + len(guests.samples))
-        self._columns["score"][here] = torch.from_numpy(guests.scores).to(self.device)
+        here = slice(self.size, self.size + len(remote.samples))
+        self._columns["score"][here] = torch.from_numpy(remote.scores).to(self.device)
         self._columns["usage"][here] = 0
 
     def _grown(self, name: str) -> torch.Tensor:
@@ -306,18 +306,18 @@ class ShardedTable(ScoreTable):
         new[: self.size] = old[: self.size]
         return new
 
-    def learnt_of_guests(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def changed_remote_rows(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Remote samples changed since the last sync or since they were set; their scores and usage counts."""
-        here = slice(self.size, self.size + len(self.guests))
+        here = slice(self.size, self.size + len(self.remote))
         scores = self.column("score")[here].cpu().numpy()
         uses = self._columns["usage"][here].cpu().numpy()
         changed = np.flatnonzero((scores.view(np.int32) != self._before.scores.view(np.int32)) | (uses > 0))
-        return self.guests[changed], scores[changed], uses[changed]
+        return self.remote[changed], scores[changed], uses[changed]
 
     def mark_synced(self) -> None:
         """Mark remote rows as synced: their owners have them."""
-        here = slice(self.size, self.size + len(self.guests))
-        self._before = RemoteSamples(self.guests, self._columns["score"][here].cpu().numpy().copy())
+        here = slice(self.size, self.size + len(self.remote))
+        self._before = RemoteSamples(self.remote, self._columns["score"][here].cpu().numpy().copy())
         self._columns["usage"][here] = 0
 
     def receive_rows(self, index: np.ndarray, scores: np.ndarray, uses: np.ndarray) -> None:
@@ -329,7 +329,7 @@ class ShardedTable(ScoreTable):
     def move(self, device: torch.device) -> None:
         """Move the table to `device`."""
         super().move(device)
-        self._guests = self._guests.to(device)
+        self._remote = self._remote.to(device)
 
     # -- checkpoints ---------------------------------------------------------------------------------------------
 
@@ -337,13 +337,13 @@ class ShardedTable(ScoreTable):
         """Return the rows of this rank and of remote samples; `copy=False` if the state is written at once."""
         self.flush()
         columns = {name: column[: self.size].to("cpu", copy=copy) for name, column in self._columns.items()}
-        index, scores, uses = self.learnt_of_guests()
-        here = slice(self.size, self.size + len(self.guests))
+        index, scores, uses = self.changed_remote_rows()
+        here = slice(self.size, self.size + len(self.remote))
         return {
             "columns": columns,
             "invalid_counts": self._invalid.to("cpu", copy=True),
             "writes": self._writes,
-            "guests": {"index": torch.tensor(self.guests), "score": self._columns["score"][here].to("cpu", copy=True)},
+            "guests": {"index": torch.tensor(self.remote), "score": self._columns["score"][here].to("cpu", copy=True)},
             "learnt": {"index": torch.tensor(index), "score": torch.tensor(scores), "usage": torch.tensor(uses)},
         }
 
@@ -353,10 +353,10 @@ class ShardedTable(ScoreTable):
         self._unflushed = []
         for name, values in state["columns"].items():
             self._columns[name][: self.size] = values.to(self.device)
-        guests = state["guests"]
-        self.set_remote_rows(RemoteSamples(guests["index"].numpy().copy(), guests["score"].numpy().copy()))
-        heard = state["heard"]
-        self.receive_rows(heard["index"].numpy(), heard["score"].numpy(), heard["usage"].numpy())
+        remote = state["guests"]
+        self.set_remote_rows(RemoteSamples(remote["index"].numpy().copy(), remote["score"].numpy().copy()))
+        received = state["heard"]
+        self.receive_rows(received["index"].numpy(), received["score"].numpy(), received["usage"].numpy())
         self._invalid = state["invalid_counts"].to(self.device, copy=True)
         self._writes = int(state["writes"])
 
@@ -384,7 +384,7 @@ class RemoteSampleTable(TableCounters):
 
     def changes(self) -> Changes:
         """Rows that the owners of the remote samples have to receive."""
-        index, scores, uses = self._table.learnt_of_guests()
+        index, scores, uses = self._table.changed_remote_rows()
         return Changes(index, {"score": scores, "usage": uses})
 
     def synced_scores(self) -> np.ndarray:

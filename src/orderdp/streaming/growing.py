@@ -101,7 +101,7 @@ class ActiveIndices:
         roster._history = [[int(epoch), int(live)] for epoch, live in state["history"]]
         return roster
 
-    def take_over(self, other: ActiveIndices) -> None:
+    def become(self, other: ActiveIndices) -> None:
         """Become equal to `other`."""
         self._flags, self.n, self.live, self._history = other._flags, other.n, other.live, other._history
 
@@ -262,11 +262,11 @@ class GrowingPruner(Pruner):
                 raise
             raise StateError(f"this must be what GrowingPruner.state_dict() gave, it is not ({error!r}).") from error
         before = self._roster.state_dict()
-        self._roster.take_over(roster)
+        self._roster.become(roster)
         try:
             super().load_state_dict({name: part for name, part in longer.items() if name != "roster"})
         except Exception:
-            self._roster.take_over(ActiveIndices.from_state(before, self.n))
+            self._roster.become(ActiveIndices.from_state(before, self.n))
             raise
 
 

@@ -24,7 +24,7 @@ class KeyMessage(NamedTuple):
         scanned: Samples scanned.
         kept: Samples trained on.
         nonfinite: Non-finite losses.
-        looked: Whether the rank has reached the end of its stream since the last sync.
+        at_end: Whether the rank has reached the end of its stream since the last sync.
         whole: Whether every pass through the stream that began has also ended.
     """
 
@@ -34,7 +34,7 @@ class KeyMessage(NamedTuple):
     scanned: int
     kept: int
     nonfinite: int
-    looked: int
+    at_end: int
     whole: int
 
 
@@ -50,7 +50,7 @@ class Part:
         known: One flag per key that all ranks knew at the start of the epoch, in order: whether it was scanned.
         new: Fingerprints of the other scanned keys, unique.
         numbers: Counts to be summed: samples scanned, samples trained on, non-finite losses.
-        looked: Whether the rank has reached the end of its stream since the last sync.
+        at_end: Whether the rank has reached the end of its stream since the last sync.
         whole: Whether every pass through the stream that began has also ended.
     """
 
@@ -61,12 +61,12 @@ class Part:
     known: np.ndarray
     new: np.ndarray
     numbers: tuple[int, int, int]
-    looked: bool
+    at_end: bool
     whole: bool
 
     def message(self, settings: int) -> KeyMessage:
         """Values of fixed size, including the lengths of the arrays."""
-        return KeyMessage(settings, len(self.marks), len(self.new), *self.numbers, self.looked, self.whole)
+        return KeyMessage(settings, len(self.marks), len(self.new), *self.numbers, self.at_end, self.whole)
 
     def encode(self, trained: int, new: int) -> np.ndarray:
         """Encode as bytes, padded to `trained` and `new` keys."""
@@ -99,7 +99,7 @@ class Part:
         bits = np.unpackbits(data[start:], count=known).astype(np.bool_)
         marks, scores, times, epochs, others = arrays
         numbers = (message.scanned, message.kept, message.nonfinite)
-        return cls(marks, scores, times, epochs, bits, others, numbers, bool(message.looked), bool(message.whole))
+        return cls(marks, scores, times, epochs, bits, others, numbers, bool(message.at_end), bool(message.whole))
 
 
 def exchange_parts(
