@@ -1,5 +1,8 @@
 """How many of our modules, objects and calls one epoch of the README's loop passes through. Counts, not times.
 
+Values are listed apart from objects: a value is an instance of a frozen dataclass, which nothing changes after it is
+made (a policy, a context, a selection, an order).
+
 python -m benchmarks.hops
 """
 
@@ -49,6 +52,11 @@ class Hops:
             self.objects[id(owner)] = owner  # kept, so that no other object gets its id
 
 
+def _is_value(owner: Any) -> bool:
+    parameters = getattr(type(owner), "__dataclass_params__", None)
+    return parameters is not None and parameters.frozen
+
+
 def measure() -> dict[str, Any]:
     """Counts in the second epoch: of its ``iter(loader)``, of each step, and of all."""
     train_set = TensorDataset(torch.randn(N, 8), torch.randint(0, 5, (N,)))
@@ -82,15 +90,20 @@ def measure() -> dict[str, Any]:
                 whole.modules |= part.modules
                 whole.objects |= part.objects
             gc.collect()
+            names: dict[bool, list[str]] = {True: [], False: []}
+            for owner in whole.objects.values():
+                names[_is_value(owner)].append(type(owner).__name__)
             return {
                 "benchmark": "hops",
                 "modules": len(whole.modules),
-                "objects": len(whole.objects),
+                "objects": len(names[False]),
+                "values": len(names[True]),
                 "calls_of_an_epoch": whole.calls,
                 "calls_of_iter": opening.calls,
                 "calls_of_a_step": max(step.calls for step in steps[:-1]),
                 "which_modules": sorted(whole.modules),
-                "which_objects": sorted(type(owner).__name__ for owner in whole.objects.values()),
+                "which_objects": sorted(names[False]),
+                "which_values": sorted(names[True]),
             }
     raise AssertionError
 

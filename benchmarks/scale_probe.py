@@ -20,7 +20,7 @@ from benchmarks.scale_ranks import ThreadRank, in_threads
 from orderdp import OrderDP, Pruner
 from orderdp import _draw as kernels
 from orderdp._draw import fair_hash, generator
-from orderdp.distributed.sharded_epoch import ShardedOrder
+from orderdp.distributed.sharded import ShardedOrder
 
 _POLICY = OrderDP(exploration=0.8, exploitation=0.75)
 _CHUNK = 1 << 16
@@ -63,7 +63,7 @@ def _run(rank: ThreadRank | None, n: int) -> dict[str, Any]:
     pruner.end_epoch()
     _observe_all(pruner)
     later = _timed(pruner, clock)
-    epoch = pruner._timeline._epoch
+    epoch = pruner._manager.order
     assert isinstance(epoch, ShardedOrder)
     visiting = _visiting(epoch, clock)
     report, own = pruner.report(), len(pruner.local_indices)

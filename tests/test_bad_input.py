@@ -84,7 +84,7 @@ def test_an_index_outside_the_data_set_is_refused_and_changes_nothing(index: lis
 def test_an_impossible_index_on_a_device_is_raised_at_the_next_draw() -> None:
     pruner = Pruner(OrderDP(0.4), 10)
     train_epoch(pruner, pruner.loader(range(10), batch_size=3))
-    pruner._table._strays[1] += 3  # what a step counts where it may not look
+    pruner._table._invalid[1] += 3  # what a step counts where it may not look
     with pytest.raises(IndexRangeError, match="3 of the last epoch were not, and their losses were ignored"):
         iter(pruner.sampler)
     iter(pruner.sampler)
@@ -252,7 +252,7 @@ def test_a_pruner_refuses_nonsense(options: dict, message: str) -> None:
 def test_labels_must_be_one_class_for_each_sample(labels) -> None:
     with pytest.raises(DatasetError, match="labels must be 10 whole numbers"):
         Pruner(OrderDP(0.4), 10, labels=labels)
-    assert Pruner(OrderDP(0.4), 10, labels=list(range(10)))._timeline.context(0).labels is not None
+    assert Pruner(OrderDP(0.4), 10, labels=list(range(10)))._manager.context(0).labels is not None
 
 
 def test_a_policy_must_be_one() -> None:

@@ -100,7 +100,7 @@ def test_a_step_with_losses_on_a_device_does_not_wait(index_device: str) -> None
     assert not spy.waits
     assert "index_copy_" in spy.seen
     assert pruner._table.device.type == "meta"
-    assert pruner._timeline.clock.trained == 24
+    assert pruner._manager.progress.trained == 24
 
 
 @pytest.mark.parametrize("index_device", ["cpu", "meta"])

@@ -193,7 +193,7 @@ def test_stepwise_choices_are_those_of_the_definition() -> None:
     s, q = policy.sizes(n)
     pruner = Pruner(policy, n, seed=2)
     pruner.observe(torch.arange(n), torch.arange(n).float())
-    candidates = policy.candidates(pruner._timeline.context(0)).tolist()
+    candidates = policy.candidates(pruner._manager.context(0)).tolist()
     assert len(set(candidates)) == s
     expected = []
     for start in range(0, q, batch_size):

@@ -24,6 +24,7 @@ __all__ = [
     "pool_choices",
     "pool_mask",
     "pool_scores",
+    "pool_sizes",
     "ranking",
     "top_of_part",
     "top_of_pool",
@@ -49,8 +50,32 @@ def key64(seed: int, *tags: int | str) -> int:
 def _digest(seed: int, tags: tuple[int | str, ...], size: int) -> bytes:
     # A digest, because SeedSequence([1]) and SeedSequence([1, 0]) are the same stream: lists of numbers of
     # different lengths or sizes are padded and joined before they are mixed.
-    text = repr((int(seed), *(tag if isinstance(tag, str) else int(tag) for tag in tags)))
-    return blake2b(text.encode(), digest_size=size).digest()
+    parts: list[int | str] = [int(seed)]
+    for tag in tags:
+        parts.append(tag if isinstance(tag, str) else int(tag))
+    return blake2b(repr(tuple(parts)).encode(), digest_size=size).digest()
+
+
+#: With only a prune ratio given, the pool fraction is the kept fraction to this power.
+POOL_EXPONENT = 0.25
+
+
+def pool_sizes(
+    n: int, prune_ratio: float | None, exploration: float | None, exploitation: float | None
+) -> tuple[int, int]:
+    """Return the pool size s and the number kept q, of `n`: by ratio, by both dials, or by ratio and one dial."""
+    if prune_ratio is None:
+        assert exploration is not None
+        assert exploitation is not None
+        s = round(exploration * n)
+        return s, round(exploitation * s)
+    keep = 1 - prune_ratio
+    q = round(keep * n)
+    if exploration is not None:
+        return max(round(exploration * n), q), q  # 1 - 0.7 is slightly more than 0.3, and may round to one more
+    if exploitation is not None:
+        return min(n, round(q / exploitation)), q
+    return max(round(keep**POOL_EXPONENT * n), q), q
 
 
 # Numpy's own sampler rejects larger populations.

@@ -3,22 +3,82 @@
 Loaders prefetch, frameworks fetch a batch before they start, progress bars ask for lengths. None of this is training,
 so none of it advances the epoch. Until losses come back, every iterator gets the same selection from the stored
 position; after that, a new iterator starts the next epoch. Positions count samples from the start of an epoch.
+
+An epoch manager is in one of five states:
+
+========== ==========================================================================================
+state      meaning
+========== ==========================================================================================
+CLOSED     no epoch is open; the next iterator selects one
+OPEN       an epoch is open, and no loss has come back since it was opened or loaded
+EXHAUSTED  as OPEN, and an iterator has reached the end of the epoch
+TRAINING   losses have come back; the next iterator gets the next epoch
+SPENT      the last iterator got nothing, because all samples of the training's budget are trained on
+========== ==========================================================================================
+
+Six events change the state. The table has the state before, the event, and the states it can lead to; `TRANSITIONS` is
+the same as data.
+
+========== ======== =================================================================================
+before     event    after
+========== ======== =================================================================================
+CLOSED     iterate  OPEN; SPENT; CLOSED if the selection fails
+CLOSED     update   CLOSED: losses of a loader of the user are no progress
+CLOSED     exhaust  CLOSED: an iterator over an earlier epoch has ended
+CLOSED     end      CLOSED
+CLOSED     sync     CLOSED
+CLOSED     load     CLOSED; OPEN if the checkpoint holds an open epoch
+OPEN       iterate  OPEN: the same epoch, or the next one if a loaded epoch has no whole step left; SPENT; CLOSED
+OPEN       update   TRAINING; CLOSED with the last samples of the epoch
+OPEN       exhaust  EXHAUSTED; OPEN if the iterator is over another epoch
+OPEN       end      OPEN; CLOSED if part of the epoch was trained on before it was loaded
+OPEN       sync     OPEN; CLOSED if another rank has ended the epoch
+OPEN       load     CLOSED; OPEN
+EXHAUSTED  iterate  EXHAUSTED: the same epoch again; OPEN: in another order, or the next one, if the policy needs no
+                    losses or less than a step is left; SPENT; CLOSED if the selection fails
+EXHAUSTED  update   TRAINING; CLOSED
+EXHAUSTED  exhaust  EXHAUSTED
+EXHAUSTED  end      EXHAUSTED; CLOSED
+EXHAUSTED  sync     EXHAUSTED; CLOSED
+EXHAUSTED  load     CLOSED; OPEN
+TRAINING   iterate  OPEN: the next epoch; SPENT; CLOSED if the selection fails
+TRAINING   update   TRAINING; CLOSED
+TRAINING   exhaust  TRAINING
+TRAINING   end      CLOSED
+TRAINING   sync     TRAINING; CLOSED
+TRAINING   load     CLOSED; OPEN
+SPENT      iterate  SPENT; OPEN with smaller batches; CLOSED if the selection fails
+SPENT      update   SPENT
+SPENT      exhaust  SPENT
+SPENT      end      SPENT
+SPENT      sync     SPENT
+SPENT      load     CLOSED; OPEN
+========== ======== =================================================================================
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sized
+from dataclasses import dataclass, replace
+from enum import Enum
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import torch
 
 from orderdp._draw import key64
-from orderdp._process_group import DistributedContext, DistributedOptions
-from orderdp._warnings import TrainingWarnings
+from orderdp._warnings import warn, warn_nonfinite
 from orderdp.checkpoint import whole_state
-from orderdp.errors import ConfigError, StateError
+from orderdp.errors import (
+    BeyondPlanWarning,
+    ConfigError,
+    DatasetError,
+    IndexRangeError,
+    NoFeedbackWarning,
+    RealRatioWarning,
+    StateError,
+)
 from orderdp.policy import (
     Context,
     Policy,
@@ -32,22 +92,88 @@ from orderdp.policy import (
 from orderdp.score_table import ScoreTable
 
 if TYPE_CHECKING:
-    from orderdp.distributed.rank_shard import RankShard
-    from orderdp.distributed.sync import RankStatus, Synchronizer, SyncResult
+    from orderdp.distributed.collectives import Exchange
+    from orderdp.distributed.sharded import ShardedDraw
+    from orderdp.distributed.sync import Synchronizer, SyncMessage, SyncResult
 
 __all__ = [
+    "TRANSITIONS",
+    "DistributedOptions",
     "EpochManager",
     "EpochOrder",
+    "EpochRequest",
+    "EpochState",
     "OpenEpoch",
     "Order",
     "PerBatchOrder",
-    "PolicySelection",
-    "SamplerView",
+    "RankShard",
     "TrainingProgress",
-    "restore_order",
-    "restore_selection",
-    "selection_state",
+    "check_length",
+    "checked_group",
+    "find_group",
 ]
+
+
+class EpochState(Enum):
+    """State of an epoch manager; the module's docstring has the transitions."""
+
+    CLOSED = "closed"
+    OPEN = "open"
+    EXHAUSTED = "exhausted"
+    TRAINING = "training"
+    SPENT = "spent"
+
+
+CLOSED, OPEN, EXHAUSTED, TRAINING, SPENT = EpochState
+
+
+#: State before and event -> states after.
+TRANSITIONS: dict[tuple[EpochState, str], frozenset[EpochState]] = {
+    (before, event): frozenset(after)
+    for before, events in {
+        CLOSED: {
+            "iterate": {OPEN, SPENT, CLOSED},
+            "update": {CLOSED},
+            "exhaust": {CLOSED},
+            "end": {CLOSED},
+            "sync": {CLOSED},
+            "load": {CLOSED, OPEN},
+        },
+        OPEN: {
+            "iterate": {OPEN, SPENT, CLOSED},
+            "update": {TRAINING, CLOSED},
+            "exhaust": {EXHAUSTED, OPEN},
+            "end": {OPEN, CLOSED},
+            "sync": {OPEN, CLOSED},
+            "load": {CLOSED, OPEN},
+        },
+        EXHAUSTED: {
+            "iterate": {EXHAUSTED, OPEN, SPENT, CLOSED},
+            "update": {TRAINING, CLOSED},
+            "exhaust": {EXHAUSTED},
+            "end": {EXHAUSTED, CLOSED},
+            "sync": {EXHAUSTED, CLOSED},
+            "load": {CLOSED, OPEN},
+        },
+        TRAINING: {
+            "iterate": {OPEN, SPENT, CLOSED},
+            "update": {TRAINING, CLOSED},
+            "exhaust": {TRAINING},
+            "end": {CLOSED},
+            "sync": {TRAINING, CLOSED},
+            "load": {CLOSED, OPEN},
+        },
+        SPENT: {
+            "iterate": {SPENT, OPEN, CLOSED},
+            "update": {SPENT},
+            "exhaust": {SPENT},
+            "end": {SPENT},
+            "sync": {SPENT},
+            "load": {CLOSED, OPEN},
+        },
+    }.items()
+    for event, after in events.items()
+}
 
 
 @dataclass
@@ -62,8 +188,11 @@ class TrainingProgress:
             unknown.
         step: The most samples whose losses came back at once.
         kept_before: Samples trained on in earlier epochs.
-        moved: Whether losses have come back since the epoch was opened or loaded.
-        idle_passes: How often the epoch was exhausted since then; each certain pass counts twice.
+        passes: How often an iterator has reached the end of the epoch; each certain pass counts twice.
+        unsynced: Samples whose losses came back on this rank since the last sync.
+        start: Position from which the last iterator was served.
+        received: Samples whose losses came back on this rank since then.
+        overran: Whether an iterator has asked for more of the epoch than there is since then.
     """
 
     epoch: int = 0
@@ -72,8 +201,11 @@ class TrainingProgress:
     cut: tuple[int, bool] | None = None
     step: int = 0
     kept_before: int = 0
-    moved: bool = False
-    idle_passes: int = 0
+    passes: int = 0
+    unsynced: int = 0
+    start: int = 0
+    received: int = 0
+    overran: bool = False
 
     @property
     def epochs_done(self) -> float:
@@ -85,28 +217,9 @@ class TrainingProgress:
         """Samples trained on so far."""
         return self.kept_before + self.trained
 
-    @property
-    def is_remainder(self) -> bool:
-        """True if the rest of the epoch is smaller than one step and may be dropped."""
-        return self.cut is None and self.end is not None and self.trained > 0 and self.end - self.trained < self.step
-
-    def tick(self, samples: int) -> bool:
-        """Count samples whose losses have come back; return True if this ends the epoch."""
-        self.moved = True
-        self.step = max(self.step, samples)
-        self.trained += samples
-        return self.end is not None and self.trained >= self.end
-
-    def next_epoch(self) -> None:
-        """Move to the start of the next epoch."""
-        self.kept_before = self.kept
-        self.epoch += 1
-        self.trained, self.end = 0, None
-        self.moved, self.idle_passes = False, 0
-
     def state_dict(self) -> dict[str, Any]:
         """Return the progress as plain numbers."""
-        return asdict(self)
+        return {name: getattr(self, name) for name in ("epoch", "trained", "end", "cut", "step", "kept_before")}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> TrainingProgress:
@@ -125,15 +238,106 @@ class TrainingProgress:
         )
 
 
+@dataclass(frozen=True)
+class DistributedOptions:
+    """How ranks work together.
+
+    Attributes:
+        process_group: The ranks that share the data; None for all.
+        shard: Whether each rank takes its own shard; otherwise a framework distributes the samples.
+        pad: Whether shards are padded with repeats; otherwise samples that do not divide evenly are left out.
+    """
+
+    process_group: Any = None
+    shard: bool = True
+    pad: bool = False
+
+
+def checked_group(process_group: Any) -> Any:
+    """Return a process group, a substitute for one, or None, or raise an error."""
+    distributed = torch.distributed
+    is_group = distributed.is_available() and isinstance(process_group, distributed.ProcessGroup)
+    if process_group is None or is_group or hasattr(process_group, "gather_all"):
+        return process_group
+    outsider = distributed.is_available() and process_group is distributed.GroupMember.NON_GROUP_MEMBER
+    if outsider:
+        raise ConfigError(
+            "process_group must be a group that this process belongs to, and it does not. "
+            "Give each process the data-parallel group it is in."
+        )
+    raise ConfigError(
+        f"process_group must be a torch.distributed process group or None, got {type(process_group).__name__}. "
+        "For a dimension of a device mesh pass mesh.get_group(name)."
+    )
+
+
+def find_group(process_group: Any) -> Exchange | None:
+    """Return the process group in use; None without one or if it has one process.
+
+    Called for every epoch, because the group may be made after the pruner. Without a group, nothing of
+    `orderdp.distributed` is loaded.
+    """
+    distributed = torch.distributed
+    if process_group is None and not (distributed.is_available() and distributed.is_initialized()):
+        return None
+    from orderdp.distributed.collectives import find_exchange
+
+    return find_exchange(process_group)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EpochRequest:
+    """What a sampler asks an epoch manager for.
+
+    Attributes:
+        order: Equal for samplers that visit an epoch in the same order.
+        batch_size: Samples per batch; None if unknown, or for single samples.
+        drop_last: Whether a smaller last batch is dropped.
+        cut: Batch size and `drop_last`, if the epoch is cut into batches by them; None for single samples, and if
+            `inner` makes the batches.
+        inner: The sampler whose order the epoch keeps; None for the order of the selection.
+        dataset: The data set whose length is checked; None for no check.
+    """
+
+    order: Hashable = "as selected"
+    batch_size: int | None = None
+    drop_last: bool = False
+    cut: tuple[int, bool] | None = None
+    inner: Iterable[Any] | None = None
+    dataset: Sized | None = None
+
+
+class OpenEpoch(NamedTuple):
+    """An open epoch: its order, its number, its start and end positions, and the shard of this rank.
+
+    The shard is None if one process gets the whole epoch. Positions always count samples of the whole epoch.
+    """
+
+    order: Order
+    number: int
+    start: int
+    end: int
+    shard: RankShard | None = None
+
+
 class Order(Protocol):
     """The samples of one epoch, batch by batch.
 
     Attributes:
-        arrangement: Identifies the sampler view that made the order. A view with another arrangement makes a new order.
-            None for an order from a checkpoint, which every view accepts.
+        arrangement: What the order was made for. A request for another arrangement makes a new order. None for an order
+            from a checkpoint, which every sampler accepts.
+        per_rank: Whether it holds the samples of this rank alone; otherwise those of all ranks.
     """
 
-    arrangement: Hashable | None
+    @property
+    def arrangement(self) -> Hashable | None:
+        """What the order was made for."""
+        ...
+
+    @property
+    def per_rank(self) -> bool:
+        """Whether it holds the samples of this rank alone."""
+        ...
 
     def __len__(self) -> int:
         """Number of samples in the whole epoch."""
@@ -156,19 +360,20 @@ class Order(Protocol):
         ...
 
 
+@dataclass(frozen=True, eq=False)
 class EpochOrder:
     """An epoch whose order is known from the start.
 
-    Args:
+    Attributes:
         order: The samples in visiting order.
         cuts: Where batches end, if a batch sampler made them; None cuts by size.
-        arrangement: Identifies the sampler view that made the order.
+        arrangement: What the order was made for.
     """
 
-    def __init__(self, order: np.ndarray, cuts: np.ndarray | None = None, arrangement: Hashable | None = None) -> None:
-        self.order = order
-        self.cuts = cuts
-        self.arrangement = arrangement
+    order: np.ndarray
+    cuts: np.ndarray | None = None
+    arrangement: Hashable | None = None
+    per_rank: ClassVar[bool] = False
 
     def __len__(self) -> int:
         return len(self.order)
@@ -214,6 +419,55 @@ class EpochOrder:
                 )
         return cls(order, cuts)
 
+    @classmethod
+    def filtered(cls, request: EpochRequest, selection: Selection, n: int) -> EpochOrder:
+        """Return the selected samples in the order of another sampler, which is read to its end.
+
+        Args:
+            request: Names the sampler, and says whether its batches stay as they are.
+            selection: The samples that are kept.
+            n: Number of samples.
+        """
+        assert request.inner is not None
+        selected = np.zeros(n, dtype=np.bool_)
+        selected[selection.indices] = True
+        order, cuts = _read(request.inner, n)
+        kept = selected[order]
+        if cuts is not None:
+            ends = np.concatenate(([0], np.cumsum(kept)))[cuts]
+            cuts = None if request.cut is not None else np.unique(ends[ends > 0])
+        if not kept.any():
+            raise ConfigError(
+                f"the sampler gave {len(order)} indices, and none of them is among the {len(selection)} samples "
+                "that were selected. Pass a sampler over the whole data set."
+            )
+        return cls(order[kept], cuts, request.order)
+
+
+# A sampler that yields more than this many times the data set is treated as endless.
+_ENDLESS = 64
+
+
+def _read(sampler: Iterable[Any], n: int) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return all indices of a sampler and, if it yields batches, where each batch ends."""
+    given = list(islice(sampler, _ENDLESS * n + 1))
+    if len(given) > _ENDLESS * n:
+        raise ConfigError(
+            f"the sampler must come to an end; it gave more than {_ENDLESS} times the {n} samples of the data set. "
+            "Pass one that ends with the epoch."
+        )
+    cuts = None
+    if given and np.ndim(given[0]) > 0:
+        cuts = np.cumsum([len(batch) for batch in given])
+        given = list(chain.from_iterable(given))
+    order = np.fromiter((int(index) for index in given), dtype=np.int64, count=len(given))
+    if len(order) and not (order.min() >= 0 and order.max() < n):
+        raise DatasetError(
+            f"the sampler must give indices below {n}, the length of the data set; it gave "
+            f"{int(order.min())} to {int(order.max())}. Pass a sampler over the same data set."
+        )
+    return order, cuts
+
 
 class PerBatchOrder:
     """An epoch in which every step selects its own samples when it starts, from its own part of the candidates.
@@ -231,6 +485,8 @@ class PerBatchOrder:
         drop_last: Whether to drop a last, smaller step.
     """
 
+    per_rank = False
+
     def __init__(
         self, policy: StepwisePolicy, table: ScoreTable, context: Context, q: int, batch_size: int, drop_last: bool
     ) -> None:
@@ -240,8 +496,8 @@ class PerBatchOrder:
         self._batch_size = batch_size
         self._total = q // batch_size * batch_size if drop_last else q
         self._candidates = policy.candidates(context)
-        self._chosen = np.empty(self._total, dtype=np.int64)
-        self._n_chosen = 0
+        self._selected = np.empty(self._total, dtype=np.int64)
+        self._n_selected = 0
         self._frozen: np.ndarray | None = None
         self.arrangement: Hashable | None = (batch_size, drop_last)
 
@@ -256,9 +512,9 @@ class PerBatchOrder:
     def samples(self, start: int, stop: int) -> np.ndarray:
         """Return the samples between two positions; select those that are not selected yet."""
         stop = min(stop, self._total)
-        while self._n_chosen < stop:
-            self._choose()
-        return self._chosen[start:stop]
+        while self._n_selected < stop:
+            self._select_step()
+        return self._selected[start:stop]
 
     def freeze(self, scores: np.ndarray) -> None:
         """Use these scores for all later selections.
@@ -278,20 +534,20 @@ class PerBatchOrder:
             )
         return self._total
 
-    def _choose(self) -> None:
-        start, stop = self._n_chosen, min(self._n_chosen + self._batch_size, self._total)
+    def _select_step(self) -> None:
+        start, stop = self._n_selected, min(self._n_selected + self._batch_size, self._total)
         s = len(self._candidates)
         part = self._candidates[start * s // self._total : stop * s // self._total]
         scores = self._table.scores_of(part) if self._frozen is None else self._frozen[part]
-        self._chosen[start:stop] = self._policy.select_from(part, scores, stop - start, self._context)
-        self._n_chosen = stop
+        self._selected[start:stop] = self._policy.select_from(part, scores, stop - start, self._context)
+        self._n_selected = stop
 
     def state_dict(self) -> dict[str, Any]:
         """Return the candidates and the samples selected from them so far."""
         return {
             "kind": "stepwise",
             "candidates": torch.tensor(self._candidates),
-            "chosen": torch.tensor(self._chosen[: self._n_chosen]),
+            "chosen": torch.tensor(self._selected[: self._n_selected]),
             "batch_size": self._batch_size,
             "total": self._total,
         }
@@ -311,9 +567,9 @@ class PerBatchOrder:
                 f"the checkpoint's epoch must have chosen at most {epoch._total} of its candidates, got "
                 f"{len(chosen)} of {len(epoch._candidates)}. Use another checkpoint."
             )
-        epoch._chosen = np.empty(epoch._total, dtype=np.int64)
-        epoch._chosen[: len(chosen)] = chosen
-        epoch._n_chosen = len(chosen)
+        epoch._selected = np.empty(epoch._total, dtype=np.int64)
+        epoch._selected[: len(chosen)] = chosen
+        epoch._n_selected = len(chosen)
         epoch._frozen = None
         epoch.arrangement = None
         return epoch
@@ -357,105 +613,73 @@ def _indices(values: Any, n: int) -> np.ndarray:
     return indices
 
 
-class PolicySelection:
-    """Calls the policy and keeps its last selection.
+@dataclass(frozen=True)
+class RankShard:
+    """Shard of a rank: rank r of w gets positions r, r + w, r + 2w, ... counted from the current position.
 
-    Args:
-        policy: Selects the samples.
-        table: The scores it selects by.
-        epochs: Number of planned epochs, or None.
-        labels: One class per sample, or None.
-        complaints: The warnings issued at every selection.
+    Positions are those of the whole order. One step of all ranks with batches of B advances the epoch by B * w, so the
+    consumed part is always a prefix, and another number of ranks can resume from it.
+
+    All ranks get the same number of samples, because a rank with one more batch would wait forever for the gradients of
+    the others. So at most w - 1 samples at the end of the (shuffled) epoch are left out or, with `pad`, up to w - 1 of
+    its first samples are repeated.
+
+    >>> order = EpochOrder(np.array([10, 11, 12, 13, 14, 15, 16]))
+    >>> [RankShard(rank, 2).batch(order, 0, 2) for rank in (0, 1)]
+    [[10, 12], [11, 13]]
+    >>> [RankShard(rank, 2).batch(order, 4, 2) for rank in (0, 1)]
+    [[14], [15]]
+    >>> [RankShard(rank, 2, pad=True).batch(order, 4, 2) for rank in (0, 1)]
+    [[14, 16], [15, 10]]
 
     Attributes:
-        current: The selection of the current epoch; None until it is made.
-        weights: One weight per sample by the last selection; None if all are 1.
-        weights_used: The smallest, mean and largest weight of the selected samples.
+        rank: The rank.
+        world: Number of ranks.
+        pad: Whether to repeat samples instead of leaving some out.
     """
 
-    def __init__(
-        self,
-        policy: Policy,
-        table: ScoreTable,
-        epochs: int | None,
-        labels: np.ndarray | None,
-        complaints: TrainingWarnings,
-    ) -> None:
-        self.current: Selection | None = None
-        self.weights: torch.Tensor | None = None
-        self.weights_used = _spread(None)
-        self._policy = policy
-        self._table = table
-        self._epochs = epochs
-        self._labels = labels
-        self._complaints = complaints
+    rank: int
+    world: int
+    pad: bool = False
 
-    def context(self, epoch: int, seed: int, trained: int = 0) -> Context:
-        """Return the policy's context for that epoch, given the number of samples trained on before it."""
-        return Context(
-            n=self._table.n,
-            epoch=epoch,
-            seed=seed,
-            epochs=self._epochs,
-            labels=self._labels,
-            trained=trained,
-            total=self.total,
+    def size(self, samples: int) -> int:
+        """Number of samples that each rank gets of `samples`."""
+        return -(-samples // self.world) if self.pad else samples // self.world
+
+    def batch(self, order: Order, position: int, batch_size: int) -> list[int]:
+        """Return this rank's part of the step that starts at `position`."""
+        if order.per_rank:
+            return order.batch(position, batch_size)
+        step = order.samples(position, position + batch_size * self.world)
+        spare = len(step) % self.world
+        if spare and self.pad:
+            missing = self.world - spare
+            step = np.concatenate((step, np.resize(order.samples(0, missing), missing)))
+        elif spare:
+            step = step[:-spare]
+        mine: list[int] = step[self.rank :: self.world].tolist()
+        return mine
+
+    def end(self, order: Order, start: int, batch_size: int, drop_last: bool) -> int:
+        """Position at which this rank's batches from `start` on end; beyond the epoch's length if it pads."""
+        left = order.end(start, batch_size * self.world, drop_last=False) - start
+        each = self.size(max(0, left))
+        if drop_last:
+            each -= each % batch_size
+        return start + each * self.world
+
+
+def check_length(dataset: Sized, n: int) -> None:
+    """Raise if the length of the data set has changed."""
+    if len(dataset) != n:
+        raise DatasetError(
+            f"the data set must have the {n} samples the pruner was made for, it has {len(dataset)}. "
+            "Make a new Pruner for it, or pass the data set the Pruner was made with."
         )
 
-    @property
-    def total(self) -> int | None:
-        """Samples in the whole training, if the policy fixes the total."""
-        return total_samples(self._policy, self._table.n, self._epochs)
 
-    @property
-    def offered(self) -> int:
-        """Number of samples to select from: all, unless some have been removed."""
-        return self._policy.offered(self._table.n)
-
-    def prepare(self, epoch: int) -> None:
-        """Prepare an epoch once, before its selection: widen the counters and issue the warnings of the last epoch."""
-        self._policy.on_epoch_start(epoch)
-        self._table.widen_counters(epoch)
-        self._complaints.flush()
-
-    def select(self, context: Context) -> Selection:
-        """Return the selection of the current epoch; make it on the first call."""
-        selection = self.current
-        if selection is None:
-            self.prepare(context.epoch)
-            selection = self._policy.select(self._table, context)
-            self.keep(selection)
-            # A budget limits the whole training, not one epoch.
-            nominal = None if self.total is not None else nominal_ratio(self._policy, self.offered, context)
-            self._complaints.warn_real_ratio(context.epoch, 1 - len(selection) / self.offered, nominal)
-        return selection
-
-    def preview(self, context: Context) -> Selection:
-        """Return the selection of the current epoch, or the one it would get now. Stores nothing."""
-        if self.current is not None:
-            return self.current
-        if self._epochs is not None and context.epoch >= self._epochs and self.total is None:
-            # Policies and schedules need not handle epochs after the last, and reusing its seed would repeat its pool.
-            context = replace(context, epoch=self._epochs - 1, seed=key64(context.seed, "one more"))
-        return self._policy.select(self._table, context)
-
-    def keep(self, selection: Selection | None) -> None:
-        """Set the selection of the current epoch, new or from a checkpoint; None if there is none yet."""
-        self.current = selection
-        self.weights = None if selection is None else selection.dense_weights(self._table.n)
-        self.weights_used = _spread(None if selection is None else selection.weights)
-
-    def forget(self) -> None:
-        """Clear the selection of the current epoch. The last weights stay, for losses that are still to come."""
-        self.current = None
-
-
-def _spread(weights: np.ndarray | None) -> dict[str, float]:
-    """Return the smallest, mean and largest weight of a selection."""
-    if weights is None or len(weights) == 0:
-        return {"weight_min": 1.0, "weight_mean": 1.0, "weight_max": 1.0}
-    smallest, mean, largest = weights.min(), weights.mean(dtype=np.float64), weights.max()
-    return {"weight_min": float(smallest), "weight_mean": float(mean), "weight_max": float(largest)}
+# A real ratio further than this from the nominal one triggers a warning.
+_NOTICEABLE = 0.005
 
 
 class EpochManager:
@@ -469,7 +693,18 @@ class EpochManager:
         labels: One class per sample, or None.
         raise_on_nan: Whether non-finite losses are an error.
         options: How the ranks work together.
-        team: The distributed context, if it is not the default one.
+        sharding: How epochs are selected from a sharded table; None if every rank has the whole table.
+
+    Attributes:
+        n: Number of samples.
+        seed: The training's seed.
+        every_batch: Whether every step selects its own samples.
+        state: State of the open epoch.
+        progress: The open epoch's number, and how much of it and of the training is done.
+        order: The samples of the open epoch; None without one.
+        selection: The selection of the current epoch; None until it is made.
+        weights: One weight per sample by the last selection; None if all are 1.
+        nonfinite: Non-finite losses in all epochs before the last selection.
     """
 
     def __init__(
@@ -482,29 +717,51 @@ class EpochManager:
         labels: np.ndarray | None = None,
         raise_on_nan: bool = False,
         options: DistributedOptions | None = None,
-        team: DistributedContext | None = None,
+        sharding: ShardedDraw | None = None,
     ) -> None:
         self.n = table.n
         self.seed = seed
-        self.stepwise = policy.every == "batch"
-        self.clock = TrainingProgress()
-        self.complaints = TrainingWarnings(policy, table, raise_on_nan)
-        self.selector = PolicySelection(policy, table, epochs, labels, self.complaints)
+        self.every_batch = policy.every == "batch"
+        self.state = CLOSED
+        self.progress = TrainingProgress()
+        self.order: Order | None = None
+        self.selection: Selection | None = None
+        self.weights: torch.Tensor | None = None
+        self.nonfinite = 0
         self._policy = policy
         self._table = table
         self._epochs = epochs
-        self._epoch: Order | None = None  # the open one, in the order of its sampler view
+        self._labels = labels
+        self._budget = total_samples(policy, table.n, epochs)
+        self._raise_on_nan = raise_on_nan
+        self._needs_feedback = policy.needs_feedback
+        # A policy without a nominal ratio of its own keeps as many samples as it says, or does not say it.
+        self._states_ratio = type(policy).nominal_ratio is not Policy.nominal_ratio
+        self._last_weights: np.ndarray | None = None
+        self._warned: set[type[Warning]] = set()
         self._rewound = False  # whether the loader itself skips the trained part of the open epoch
-        self.team = team or DistributedContext(
-            policy, table, epochs, labels, raise_on_nan, options or DistributedOptions()
-        )
-        self._share: RankShard | None = None  # of the open epoch, for this rank
-        self._world = 1  # number of ranks that go through the open epoch
+        self._options = options or DistributedOptions()
+        self._sharding = sharding
+        self._synchronizer: Synchronizer | None = None
+        self._labels_digest: str | None = None  # set when ranks are found
+        self._loaded = False  # whether the table came from a checkpoint that all ranks have loaded
+        self._shard: RankShard | None = None  # of this rank, in the open epoch
+        self._rank, self._world = 0, 1  # of the process group of the open epoch
         self._repeated_before = 0
+
+    # -- the policy's context and sizes ------------------------------------------------------------------------
 
     def context(self, epoch: int) -> Context:
         """Return the policy's context for that epoch."""
-        return self.selector.context(epoch, self.seed, self.clock.kept_before)
+        return Context(
+            n=self.n,
+            epoch=epoch,
+            seed=self.seed,
+            epochs=self._epochs,
+            labels=self._labels,
+            trained=self.progress.kept_before,
+            total=self._budget,
+        )
 
     def size_bounds(self, epoch: int) -> tuple[int, int]:
         """Return the fewest and the most samples that epoch can have."""
@@ -512,25 +769,29 @@ class EpochManager:
 
     def check_sizes(self) -> None:
         """Raise the policy's errors about any remaining epoch now, not when that epoch begins."""
-        for epoch in range(self.clock.epoch, self._epochs or self.clock.epoch + 1):
+        for epoch in range(self.progress.epoch, self._epochs or self.progress.epoch + 1):
             self.size_bounds(epoch)
+
+    @property
+    def offered(self) -> int:
+        """Number of samples to select from: all, unless some have been removed."""
+        return self._policy.offered(self.n)
 
     def nominal_ratio(self, epoch: int) -> float | None:
         """Return the nominal prune ratio of that epoch; None if the policy has none."""
-        return nominal_ratio(self._policy, self.selector.offered, self.context(epoch))
+        return nominal_ratio(self._policy, self.offered, self.context(epoch))
 
     def nominal_saved(self) -> float:
         """Return the nominal prune ratio of the current epoch; the middle of its bounds if the policy has none."""
         epoch = self._planned()
-        n = self.selector.offered
         nominal = self.nominal_ratio(epoch)
-        return 1 - sum(self.size_bounds(epoch)) / (2 * n) if nominal is None else nominal
+        return 1 - sum(self.size_bounds(epoch)) / (2 * self.offered) if nominal is None else nominal
 
     def _planned(self) -> int:
         """Return the current epoch, or the last planned one: policies and schedules need not handle epochs after it."""
-        if self._epochs is None or self.selector.total is not None:
-            return self.clock.epoch
-        return min(self.clock.epoch, self._epochs - 1)
+        if self._epochs is None or self._budget is not None:
+            return self.progress.epoch
+        return min(self.progress.epoch, self._epochs - 1)
 
     # -- size of the training ----------------------------------------------------------------------------------
 
@@ -541,26 +802,29 @@ class EpochManager:
         With dropped smaller batches, the total counts full steps only; with equal shards, only samples that divide
         evenly.
         """
-        total = self.selector.total
-        if total is None:
+        if self._budget is None:
             return None
-        batch_size, drop_last = self.clock.cut or (1, False)
-        return total - total % self.team.smallest_step(batch_size, drop_last)
+        batch_size, drop_last = self.progress.cut or (1, False)
+        if drop_last:
+            smallest_step = self._step_size(batch_size)
+        else:
+            smallest_step = 1 if self._options.pad else self._step_size(1)
+        return self._budget - self._budget % smallest_step
 
     @property
-    def progress(self) -> float | None:
+    def fraction_done(self) -> float | None:
         """Finished fraction of the planned training, in [0, 1]; None if nothing was planned."""
         total = self.total
         if total is not None:
-            return min(1.0, self.clock.kept / total) if total else 1.0
-        return None if self._epochs is None else min(1.0, self.clock.epochs_done / self._epochs)
+            return min(1.0, self.progress.kept / total) if total else 1.0
+        return None if self._epochs is None else min(1.0, self.progress.epochs_done / self._epochs)
 
     @property
     def done(self) -> bool:
         """Whether all planned epochs or samples have been trained on."""
         total = self.total
         if total is not None:
-            return self.clock.kept >= total
+            return self.progress.kept >= total
         return self._epochs is not None and self.epoch >= self._epochs
 
     @property
@@ -568,30 +832,49 @@ class EpochManager:
         """Samples that training on the full data would have processed by now."""
         total = self.total
         if total is None or self._epochs is None:
-            return self.clock.epochs_done * self.n
-        return self._epochs * self.n * min(1.0, self.clock.kept / total) if total else 0.0
+            return self.progress.epochs_done * self.n
+        return self._epochs * self.n * min(1.0, self.progress.kept / total) if total else 0.0
 
-    # -- opening and ending epochs -----------------------------------------------------------------------------
+    # -- opening an epoch --------------------------------------------------------------------------------------
 
-    def open(self, view: SamplerView) -> OpenEpoch:
+    def open(self, request: EpochRequest) -> OpenEpoch:
         """Open an epoch for a new iterator; return its order and its start and end offsets."""
-        meeting = self.team.meeting(self.clock.kept)
-        if meeting is None:
-            self.team.detach_group()
-            view.check()
-            if self._wanted(view) > self.clock.epoch:
+        group = find_group(self._options.process_group)
+        if self._sharding is not None:
+            self._sharding.check_group(group)
+            if self.order is None and self._sharding.pending is not None:
+                self.order, self.state = self._sharding.pending, OPEN  # an attempt to rebalance it has failed
+        if group is None:
+            if self._synchronizer is not None:
+                self._synchronizer.exchange = None
+            if request.dataset is not None and len(request.dataset) != self.n:
+                check_length(request.dataset, self.n)
+            if self.state is not CLOSED and self.is_over(request):
                 self._next_epoch()
-            if not self._is_spent(view):
-                self._arrange(view)
+            if self._budget is None or not self._is_spent(request):
+                self._arrange(request)
         else:
-            self._open_together(view, meeting)
-        if self._epoch is None:  # the budget is spent
-            return OpenEpoch(EpochOrder(np.empty(0, dtype=np.int64)), self.clock.epoch, 0, 0)
-        self._share, start = self.team.share(), self._start
-        self.clock.end, self.clock.cut = view.end(self._epoch, start), view.cut
-        self._world = 1 if meeting is None or meeting.exchange is None else meeting.exchange.world
-        self.team.tally.opened(self.clock.trained)
-        return OpenEpoch(self._epoch, self.clock.epoch, start, self.clock.end, self._share)
+            self._open_together(request, group)
+        order, progress = self.order, self.progress
+        if order is None:
+            return OpenEpoch(EpochOrder(np.empty(0, dtype=np.int64)), progress.epoch, 0, 0)
+        self._rank, self._world = (0, 1) if group is None else (group.rank, group.world)
+        self._shard = None if group is None else self._shard_of(group)
+        start = 0 if self._rewound else progress.trained
+        if self._shard is None:
+            end = order.end(start, *(request.cut or (1, False)))
+        else:
+            end = self._end(order, start, request.cut, self._shard, request.inner)
+        progress.end, progress.cut = end, request.cut
+        progress.start, progress.received, progress.overran = progress.trained, 0, False
+        if end == 0 and request.cut is not None and not self.done:
+            # With one selection per step, the epoch itself holds only its full batches.
+            samples = len(order) or self.size_bounds(progress.epoch)[1]
+            raise ConfigError(
+                f"an epoch of {samples} samples has no full batch of {request.batch_size}. "
+                "Choose a smaller batch_size, prune less, or set drop_last=False."
+            )
+        return OpenEpoch(order, progress.epoch, start, end, self._shard)
 
     @property
     def epoch(self) -> int:
@@ -600,108 +883,137 @@ class EpochManager:
         Right after a checkpoint is loaded, the rest of the open epoch may be smaller than the number of ranks, or than
         one step. Then this is the next epoch, and a loop over the remaining epochs must start there.
         """
-        if self._epoch is None or not self.clock.trained or self.clock.moved or self._rewound:
-            return self.clock.epoch
-        if isinstance(self._epoch, PerBatchOrder):  # continues with the steps it was begun with, or not at all
-            left = len(self._epoch) - self.clock.trained
-            return self.clock.epoch + (self.team.share_of(left) == 0)
-        end = self.team.end_of(self._epoch, self.clock.trained, *(self.clock.cut or (1, False)))
-        return self.clock.epoch + self._ends_at(end)
+        progress, order = self.progress, self.order
+        if order is None or not progress.trained or self.state is TRAINING or self._rewound:
+            return progress.epoch
+        shard = self._shard_of(self._group())
+        if isinstance(order, PerBatchOrder):  # continues with the steps it was begun with, or not at all
+            left = len(order) - progress.trained
+            return progress.epoch + ((left if shard is None else shard.size(left)) == 0)
+        return progress.epoch + self._is_left_out(self._end(order, progress.trained, progress.cut, shard))
 
-    def _is_spent(self, view: SamplerView) -> bool:
-        """True if the rest of the budget is empty or smaller than one step."""
-        if self._epoch is not None or self.selector.total is None:
+    def is_over(self, request: EpochRequest) -> bool:
+        """Whether a new iterator gets the next epoch and not the open one."""
+        progress, order = self.progress, self.order
+        if order is None or self.state is TRAINING:
+            return order is not None
+        if self.state is EXHAUSTED:
+            is_remainder = (
+                progress.cut is None
+                and progress.end is not None
+                and progress.trained > 0
+                and progress.end - progress.trained < progress.step
+            )
+            if is_remainder or not self._needs_feedback:
+                return True
+            if progress.passes >= 2:
+                self._warn_once(
+                    NoFeedbackWarning,
+                    "an epoch was used up and no loss came back, so the same samples are served again. Call "
+                    "loss = pruner.update(index, losses) in every step.",
+                )
+        if not progress.trained:
             return False
-        self.clock.cut = view.cut
-        if not self.clock.kept:
-            self._check_shortest(view)
-        return self.done
-
-    def _check_shortest(self, view: SamplerView) -> None:
-        """Raise before training starts if an epoch may become smaller than one step and smaller steps are dropped."""
-        if view.cut is None or not view.cut[1]:
-            return
-        step, (fewest, _) = self.team.step_size(view.cut[0]), self.size_bounds(0)
-        if 1 < fewest < step:  # 1 is the default of policies without bounds
-            raise ConfigError(
-                f"under {describe(self._policy)} an epoch may have {fewest} samples, fewer than the {step} of a step, "
-                "and smaller steps are left out. Choose a smaller batch_size, refresh more, or set drop_last=False."
-            )
-
-    @property
-    def _start(self) -> int:
-        """Position from which the open epoch is served."""
-        return 0 if self._rewound else self.clock.trained
-
-    def rewind(self) -> None:
-        """Serve the open epoch from its start until it is over; trained samples stay counted."""
-        if self.clock.moved:
-            raise StateError(
-                f"rewind() belongs between load_state_dict() and the first step, and {self.clock.trained} samples of "
-                f"epoch {self.clock.epoch} have been trained on here. Leave it out if nothing was loaded."
-            )
-        self._rewound = True
-
-    def end_epoch(self) -> None:
-        """End the open epoch before all of it is trained on. An epoch without losses stays open."""
-        if self._epoch is not None and self.clock.trained:
-            self._over()
-
-    def leave(self, epoch: int) -> None:
-        """Move to the next epoch at the end of a loop body, whether or not all of this epoch was trained on."""
-        if self.epoch != epoch or self.done:
-            return
-        if self.clock.moved:
-            self.end_epoch()
-        elif self.clock.idle_passes and not self._policy.needs_feedback:
-            self._over()
-        else:
-            raise StateError(
-                f"epoch {epoch} has passed and no loss came back, so the loop would never end. Call "
-                "loss = pruner.update(index, losses) in every step."
-            )
-
-    def _over(self) -> None:
-        """End the open epoch: the rest of it is not trained on."""
-        self._next_epoch()
-        if self.team.exchange() is None:  # ranks warn together, when the next epoch begins
-            self.complaints.flush()
-
-    def _wanted(self, view: SamplerView) -> int:
-        """Return the number of the epoch to serve: the open one, or the next."""
-        over = self._epoch is not None and (self._is_over() or self._nothing_left(self._epoch, view))
-        return self.clock.epoch + over
-
-    def _nothing_left(self, epoch: Order, view: SamplerView) -> bool:
-        # The rest of a resumed epoch may be smaller than the number of ranks, or than one batch.
-        if not self.clock.trained or not self._ends_at(view.end(epoch, self._start)):
+        # The rest of a loaded epoch may be smaller than the number of ranks, or than one batch.
+        start = 0 if self._rewound else progress.trained
+        end = self._end(order, start, request.cut, self._shard_of(self._group()), request.inner)
+        if not self._is_left_out(end):
             return False
         # If the batch size has changed, a loop that counts by `epoch` still counts this epoch: it is then served
         # once, empty.
-        return self._rewound or self.epoch > self.clock.epoch or self.clock.idle_passes > 0
+        return self._rewound or self.epoch > progress.epoch or progress.passes > 0
 
-    def _ends_at(self, end: int) -> bool:
-        """True if nothing of the open epoch is left for a view that ends at this position."""
-        return self.clock.trained >= end
+    def _is_left_out(self, end: int) -> bool:
+        """Whether nothing of the open epoch is left for an iterator that ends at this position."""
+        if self._sharding is not None and self._sharding.has_too_few_left:
+            return True
+        return self.progress.trained >= end
 
-    def _arrange(self, view: SamplerView) -> None:
-        if self._epoch is None or self._epoch.arrangement not in (None, view.arrangement):
-            self._epoch = view.arrange()
-            self.clock.idle_passes = 0
+    def _end(
+        self,
+        order: Order,
+        start: int,
+        cut: tuple[int, bool] | None,
+        shard: RankShard | None,
+        inner: Iterable[Any] | None = None,
+    ) -> int:
+        """Return the position at which an iterator over this rank's batches from `start` on ends."""
+        batch_size, drop_last = cut or (1, False)
+        if shard is None:
+            return order.end(start, batch_size, drop_last)
+        if inner is not None and getattr(order, "cuts", None) is not None:
+            raise ConfigError(
+                "batches that were filtered as they are differ in size and cannot be dealt out evenly to several "
+                "processes. Use pruner.filter(batch_sampler, repack=True), or Pruner(..., shard=False) where a "
+                "framework deals out the batches."
+            )
+        return shard.end(order, start, batch_size, drop_last)
 
-    def on_exhausted(self, epoch: Order, certainly: bool) -> None:
-        """Record that an iterator has reached, or may have reached, the end of `epoch`.
+    def _is_spent(self, request: EpochRequest) -> bool:
+        """Whether the rest of the budget is empty or smaller than one step; then no epoch is opened."""
+        if self.order is not None or self._budget is None:
+            return False
+        cut = self.progress.cut = request.cut
+        if not self.progress.kept and cut is not None and cut[1]:
+            step, (fewest, _) = self._step_size(cut[0]), self.size_bounds(0)
+            if 1 < fewest < step:  # 1 is the default of policies without bounds
+                raise ConfigError(
+                    f"under {describe(self._policy)} an epoch may have {fewest} samples, fewer than the {step} of a "
+                    "step, and smaller steps are left out. Choose a smaller batch_size, refresh more, or set "
+                    "drop_last=False."
+                )
+        self.state = SPENT if self.done else CLOSED
+        return self.state is SPENT
 
-        Prefetching workers exhaust a short epoch even if only its first batch is used. If the loader's prefetch depth
-        is unknown, the end counts as reached on the second time.
-        """
-        if epoch is self._epoch:
-            self.clock.idle_passes += 2 if certainly else 1
+    def _arrangement(self, request: EpochRequest) -> Hashable:
+        """Return what tells the order of a request from others; with one selection per step, the steps."""
+        if self.every_batch and request.cut is not None:
+            return self._step_size(request.cut[0]), request.drop_last
+        return request.order
 
-    def overran(self, epoch: Order) -> None:
-        """Record that an iterator asked for more of `epoch` than there is."""
-        if epoch is self._epoch:
-            self.team.tally.overran = True
+    def _arrange(self, request: EpochRequest) -> None:
+        """Order the current epoch as requested, unless it is ordered so already."""
+        arrangement = self._arrangement(request) if self.every_batch else request.order
+        if self.order is not None and self.order.arrangement in (None, arrangement):
+            return
+        if self.every_batch:
+            order = self._per_batch_order(request)
+        elif request.inner is not None:
+            order = EpochOrder.filtered(request, self.select(), self.n)
+        elif self._sharding is not None:
+            order = self._sharded_order(self._sharding, arrangement)
+        else:
+            order = EpochOrder(self.select().indices, None, arrangement)
+        self.order, self.state = order, OPEN
+        self.progress.passes = 0
+
+    def _per_batch_order(self, request: EpochRequest) -> Order:
+        if request.cut is None:
+            raise ConfigError(
+                'every="batch" chooses batch by batch, so it must know the batches; a sampler of single indices '
+                "does not. Use pruner.loader(...) or pruner.batch_sampler(...)."
+            )
+        self._prepare()
+        assert isinstance(self._policy, StepwisePolicy)
+        context = self.context(self.progress.epoch)
+        size = self._policy.size(self.n, context)
+        size = len(self.select()) if size is None else size
+        step = self._step_size(request.cut[0])
+        return PerBatchOrder(self._policy, self._table, context, size, step, request.drop_last)
+
+    def _sharded_order(self, sharding: ShardedDraw, arrangement: Hashable) -> Order:
+        """Select and rebalance this rank's part of the current epoch. A collective with several ranks."""
+        from orderdp.distributed.collectives import Collectives
+
+        if sharding.pending is None:
+            self._prepare()
+        collectives = Collectives(self._group(), self.progress.epoch)
+        order = sharding.order(self.context(self.progress.epoch), collectives, arrangement)
+        if self._synchronizer is not None:
+            self._synchronizer.exchanged_bytes += collectives.received
+        return order
+
+    # -- the end of an epoch -----------------------------------------------------------------------------------
 
     def trained_on(self, samples: int) -> None:
         """Count samples whose losses have come back.
@@ -709,228 +1021,426 @@ class EpochManager:
         They count only while an epoch is open: feedback from a loader of the user, before the first epoch, is not
         progress.
         """
-        if self._epoch is None:
+        if self.order is None:
             return
-        if self._epochs is not None and self.clock.epoch >= self._epochs and self.selector.total is None:
-            self.complaints.warn_beyond_plan(self._epochs)
-        self.team.tally.came_back(samples)
-        # All ranks are at the same step, so each rank knows the progress of all.
-        if self.clock.tick(samples * self._world):
+        progress = self.progress
+        if self._epochs is not None and progress.epoch >= self._epochs and self._budget is None:
+            self._warn_once(
+                BeyondPlanWarning,
+                f"epoch {self._epochs + 1} is being trained on, and Pruner(..., epochs={self._epochs}) planned "
+                f"{self._epochs}: schedules stay where their end was, and progress at 1. Give epochs= the number that "
+                "you train.",
+            )
+        self.state = TRAINING
+        progress.unsynced += samples
+        progress.received += samples
+        samples *= self._world  # all ranks are at the same step, so each rank knows the progress of all
+        progress.step = max(progress.step, samples)
+        progress.trained += samples
+        if progress.end is not None and progress.trained >= progress.end:
             self._over()
 
-    def _is_over(self) -> bool:
-        if self.clock.moved:
-            return True
-        if self.clock.idle_passes and not self._policy.needs_feedback:
-            return True
-        if self.clock.idle_passes and self.clock.is_remainder:
-            return True
-        if self.clock.idle_passes >= 2:
-            self.complaints.warn_no_feedback()
-        return False
+    def exhausted(self, order: Order, certainly: bool) -> None:
+        """Record that an iterator has asked for more of `order` than there is.
+
+        Prefetching workers exhaust a short epoch even if only its first batch is used. If the loader's prefetch depth
+        is unknown, the end counts as reached on the second time.
+        """
+        if order is self.order:
+            self.progress.overran = True
+            self.progress.passes += 2 if certainly else 1
+            if self.state is OPEN:
+                self.state = EXHAUSTED
+
+    def end_epoch(self) -> None:
+        """End the open epoch before all of it is trained on. An epoch without losses stays open."""
+        if self.order is not None and self.progress.trained:
+            self._over()
+
+    def leave(self, epoch: int) -> None:
+        """Move to the next epoch at the end of a loop body, whether or not all of this epoch was trained on."""
+        if self.epoch != epoch or self.done:
+            return
+        if self.state is TRAINING:
+            self.end_epoch()
+        elif self.state is EXHAUSTED and not self._needs_feedback:
+            self._over()
+        else:
+            raise StateError(
+                f"epoch {epoch} has passed and no loss came back, so the loop would never end. Call "
+                "loss = pruner.update(index, losses) in every step."
+            )
+
+    def rewind(self) -> None:
+        """Serve the open epoch from its start until it is over; trained samples stay counted."""
+        if self._sharding is not None:
+            self._sharding.check_rewind(self.order)
+        if self.state is TRAINING:
+            raise StateError(
+                f"rewind() belongs between load_state_dict() and the first step, and {self.progress.trained} samples "
+                f"of epoch {self.progress.epoch} have been trained on here. Leave it out if nothing was loaded."
+            )
+        self._rewound = True
+
+    def _over(self) -> None:
+        """End the open epoch: the rest of it is not trained on."""
+        self._next_epoch()
+        if self._group() is None:  # ranks warn together, when the next epoch begins
+            self._report_invalid(*self._table.take_invalid_counts())
 
     def _next_epoch(self) -> None:
         self._table.flush()
         self._repeated_before = self.repeated
-        self.clock.next_epoch()
-        self.selector.forget()
-        self._epoch, self._rewound = None, False
-
-    # -- sync with other ranks ---------------------------------------------------------------------------------
-
-    def sync(self) -> None:
-        """Exchange feedback between the ranks now. A collective."""
-        meeting = self.team.meeting(self.clock.kept)
-        if meeting is not None:
-            self._follow(meeting.decide(True, self.clock.epoch, self.seed, self._standing))
-
-    def _open_together(self, view: SamplerView, meeting: Synchronizer) -> None:
-        self._follow(meeting.decide(False, self.clock.epoch, self.seed, lambda: self._standing_before(view)))
-        if self._is_spent(view):
-            return
-        if meeting.drawing:
-            try:
-                meeting.agree(self.clock.epoch, lambda: self._drawn(view))
-            except Exception:
-                self._epoch = None
-                self.selector.forget()
-                raise
-        assert self._epoch is not None
-        if isinstance(self._epoch, PerBatchOrder):
-            self._epoch.freeze(meeting.agreed_scores())
-        if self.team.sharded and view.end(self._epoch, self._start) <= self._start == 0:
-            raise ConfigError(
-                f"an epoch of {len(self._epoch)} samples is too small to give every process a batch. Prune less, use "
-                "fewer processes or smaller batches, set drop_last=False, or fill up with Pruner(..., pad=True)."
-            )
-
-    def _standing(self) -> RankStatus:
-        from orderdp.distributed.sync import RankStatus
-
-        return RankStatus.now(self.clock, self.team.tally, is_open=self._epoch is not None)
-
-    def _standing_before(self, view: SamplerView) -> RankStatus:
-        from orderdp.distributed.sync import RankStatus
-
-        view.check()
-        wanted = self._wanted(view)
-        return RankStatus.before(wanted, view, self._epoch, self.clock, self.team.tally, rewound=self._rewound)
-
-    def _follow(self, decision: SyncResult) -> None:
-        if decision.epoch > self.clock.epoch:
-            self._next_epoch()
-        if decision.kept is not None:
-            self.team.tally.fed = 0
-            self.clock.trained = decision.trained
-            self.clock.kept_before = decision.kept - decision.trained
-
-    def _drawn(self, view: SamplerView) -> int:
-        from orderdp.distributed.sync import digest
-
-        self._arrange(view)
-        assert self._epoch is not None
-        parts = [value.numpy() for value in self._epoch.state_dict().values() if isinstance(value, torch.Tensor)]
-        selection = self.selector.current
-        if selection is not None and selection.weights is not None:
-            parts.append(selection.weights)
-        return digest(*(part.tobytes() for part in parts))
+        progress = self.progress
+        progress.kept_before += progress.trained
+        progress.epoch += 1
+        progress.trained, progress.end, progress.passes = 0, None, 0
+        self.order, self.selection, self._rewound, self.state = None, None, False, CLOSED
+        if self._sharding is not None:
+            self._sharding.pending = None
 
     @property
     def repeated(self) -> int:
         """Samples trained on twice in an epoch, to pad the shards."""
-        pads = self._epoch is not None and self._share is not None and self._share.pad
-        return self._repeated_before + (max(0, self.clock.trained - len(self._epoch or ())) if pads else 0)
+        if self.order is None or self._shard is None or not self._shard.pad:
+            return self._repeated_before
+        return self._repeated_before + max(0, self.progress.trained - len(self.order))
 
     # -- contents of an epoch ----------------------------------------------------------------------------------
 
     def select(self) -> Selection:
         """Return the selection of the current epoch; make it on the first call."""
-        return self.selector.select(self.context(self.clock.epoch))
+        if self.selection is not None:
+            return self.selection
+        if self._sharding is not None:
+            raise ConfigError(
+                'filter needs the whole selection, and with table="sharded" each process has its own part. Use '
+                "pruner.loader(...), pruner.sampler or pruner.batch_sampler(...)."
+            )
+        context = self.context(self.progress.epoch)
+        self._prepare()
+        selection = self.selection = self._policy.select(self._table, context)
+        self._last_weights = selection.weights
+        self.weights = None if selection.weights is None else selection.dense_weights(self.n)
+        if self._states_ratio and self._budget is None and context.epoch:
+            self._check_ratio(selection, context)
+        return selection
 
     def preview(self) -> Selection:
         """Return the selection of the open epoch, or the one the next epoch would get now. Stores nothing."""
-        if self.selector.current is None and isinstance(self._epoch, EpochOrder):
-            return Selection(self._epoch.order)  # from a checkpoint; an epoch with weights would have its selection
-        return self.selector.preview(self.context(self.clock.epoch))
-
-    def drawn_order(self, arrangement: Hashable) -> Order:
-        """Return the current epoch in the order of its selection."""
-        return EpochOrder(self.select().indices, arrangement=arrangement)
-
-    def per_batch_order(self, batch_size: int, drop_last: bool) -> Order:
-        """Return the current epoch with one selection per step."""
-        self.selector.prepare(self.clock.epoch)
-        assert isinstance(self._policy, StepwisePolicy)
-        context = self.context(self.clock.epoch)
-        size = self._policy.size(self.n, context)
-        together = self.team.step_size(batch_size)
-        size = len(self.select()) if size is None else size
-        return PerBatchOrder(self._policy, self._table, context, size, together, drop_last)
+        if self._sharding is not None:
+            raise ConfigError(
+                'preview() shows a whole selection, and with table="sharded" each process has its own part. Use '
+                'table="replicated" to look at it.'
+            )
+        if self.selection is not None:
+            return self.selection
+        if isinstance(self.order, EpochOrder):
+            return Selection(self.order.order)  # from a checkpoint; an epoch with weights would have its selection
+        context = self.context(self.progress.epoch)
+        if self._epochs is not None and context.epoch >= self._epochs and self._budget is None:
+            # Policies and schedules need not handle epochs after the last, and reusing its seed would repeat its pool.
+            context = replace(context, epoch=self._epochs - 1, seed=key64(context.seed, "one more"))
+        return self._policy.select(self._table, context)
 
     def epoch_size(self) -> int:
         """Return the number of samples in the whole open epoch, or in the next one if it were selected now."""
-        if self._epoch is not None:
-            return len(self.selector.current or self._epoch)
+        if self.order is not None:
+            return len(self.selection or self.order)
         size = self._policy.size(self.n, self.context(self._planned()))
         if size is not None:
             return size
-        if self.selector.current is None and self._must_meet:
+        if self.selection is None and (self._sharding is not None or self._group() is not None):
             raise TypeError(
                 "how many samples are kept depends on losses that other processes know, and they meet when an epoch "
                 "begins. Ask for the length after iter(loader)."
             )
         return len(self.preview())
 
-    @property
-    def _must_meet(self) -> bool:
-        """Whether a selection that depends on losses needs a sync with other ranks."""
-        return self.team.exchange() is not None
-
-    def is_in_batches(self, view: SamplerView) -> bool:
-        """True if `view` has begun the current epoch and the batches were made by its inner batch sampler."""
-        return self.arranged_size(view) is not None and getattr(self._epoch, "cuts", None) is not None
-
-    def arranged_size(self, view: SamplerView) -> int | None:
-        """Return the number of samples in the current epoch in the order of `view`; None if `view` has not begun it."""
-        if self._epoch is None or self._epoch.arrangement not in (None, view.arrangement):
+    def order_for(self, request: EpochRequest) -> Order | None:
+        """Return the order of the open epoch if it is the requested one; otherwise None."""
+        if self.order is None or self.order.arrangement not in (None, self._arrangement(request)):
             return None
-        return len(self._epoch)
+        return self.order
+
+    @property
+    def weight_spread(self) -> dict[str, float]:
+        """The smallest, mean and largest weight of the last selection."""
+        weights = self._last_weights
+        if weights is None or len(weights) == 0:
+            return {"weight_min": 1.0, "weight_mean": 1.0, "weight_max": 1.0}
+        smallest, mean, largest = weights.min(), weights.mean(dtype=np.float64), weights.max()
+        return {"weight_min": float(smallest), "weight_mean": float(mean), "weight_max": float(largest)}
+
+    def _check_ratio(self, selection: Selection, context: Context) -> None:
+        """Warn once if the real prune ratio differs from the nominal one. Not in epoch 0, which has no losses yet."""
+        offered = self.offered
+        real, nominal = 1 - len(selection) / offered, nominal_ratio(self._policy, offered, context)
+        if nominal is not None and abs(real - nominal) > _NOTICEABLE:
+            self._warn_once(
+                RealRatioWarning,
+                f"{describe(self._policy)} leaves out {real:.1%} of the samples in epoch {context.epoch}, not the "
+                f"nominal {nominal:.1%}: how much it can leave out depends on the losses. Pruner.report() "
+                "has what is really saved.",
+            )
+
+    def _prepare(self) -> None:
+        """Prepare an epoch before its selection: widen the counters and report the invalid values of the last epoch."""
+        self._policy.on_epoch_start(self.progress.epoch)
+        self._table.widen_counters(self.progress.epoch)
+        nonfinite, outside = self._table.take_invalid_counts()
+        if nonfinite or outside:
+            self._report_invalid(nonfinite, outside)
+
+    def _report_invalid(self, nonfinite: int, outside: int) -> None:
+        """Report, once per epoch, the invalid values that the steps have only counted."""
+        self.nonfinite += nonfinite
+        if outside:
+            raise IndexRangeError(
+                f"indices must be in [0, {self.n}), the length of the data set; {outside} of the last epoch "
+                "were not, and their losses were ignored. Pass the index that came with the batch, unchanged."
+            )
+        if nonfinite:
+            warn_nonfinite(nonfinite, as_error=self._raise_on_nan)
+
+    def _warn_once(self, category: type[Warning], message: str) -> None:
+        if category not in self._warned:
+            self._warned.add(category)
+            warn(message, category)
+
+    # -- ranks -------------------------------------------------------------------------------------------------
+
+    def _group(self) -> Exchange | None:
+        group = find_group(self._options.process_group)
+        if self._sharding is not None:
+            self._sharding.check_group(group)
+        return group
+
+    def _shard_of(self, group: Exchange | None) -> RankShard | None:
+        """Return the shard of this rank; None if it takes the whole epoch."""
+        if group is None or not self._options.shard:
+            return None
+        return RankShard(group.rank, group.world, self._options.pad)
+
+    def _step_size(self, batch_size: int) -> int:
+        """Return the number of samples that all ranks take in one step."""
+        shard = self._shard_of(self._group())
+        return batch_size if shard is None else batch_size * shard.world
+
+    def rank_samples(self, samples: int) -> int:
+        """Return how many of `samples` samples this rank gets."""
+        shard = self._shard_of(self._group())
+        return samples if shard is None else shard.size(samples)
+
+    def worker_seed(self) -> int:
+        """Return a seed for a loader's workers. It differs between ranks, or all ranks would augment alike."""
+        others = ("rank", self._rank) if self._rank else ()
+        return key64(self.seed, "workers", self.progress.epoch, *others) >> 1
+
+    def sync(self) -> None:
+        """Exchange feedback between the ranks now. A collective."""
+        group = self._group()
+        if group is not None:
+            from orderdp.distributed.sync import SyncMessage
+
+            progress = self.progress
+            message = SyncMessage(
+                epoch=progress.epoch,
+                is_open=self.order is not None,
+                trained=progress.trained,
+                fed=progress.unsynced,
+                shard=self._options.shard,
+            )
+            synchronizer = self._synchronizer_of(group)
+            self._follow(synchronizer.decide(progress.epoch, "sync()", message, self._settings(None)))
+
+    def _open_together(self, request: EpochRequest, group: Exchange) -> None:
+        from orderdp.distributed.sync import SyncMessage
+
+        synchronizer = self._synchronizer_of(group)
+        failure, message = None, SyncMessage(epoch=self.progress.epoch)
+        try:
+            if request.dataset is not None:
+                check_length(request.dataset, self.n)
+            message = self._message(request)
+        except Exception as error:
+            failure = error
+        self._follow(synchronizer.decide(self.progress.epoch, "iter()", message, self._settings(request), failure))
+        if self._is_spent(request):
+            return
+        if synchronizer.drawing:
+            try:
+                self._arrange_together(request, synchronizer)
+            except Exception:
+                self.order, self.selection, self.state = None, None, CLOSED
+                raise
+        assert self.order is not None
+        if isinstance(self.order, PerBatchOrder):
+            self.order.freeze(synchronizer.synced_scores())
+        shard, start = self._shard_of(group), 0 if self._rewound else self.progress.trained
+        if shard is not None and self._end(self.order, start, request.cut, shard, request.inner) <= start == 0:
+            raise ConfigError(
+                f"an epoch of {len(self.order)} samples is too small to give every process a batch. Prune less, use "
+                "fewer processes or smaller batches, set drop_last=False, or fill up with Pruner(..., pad=True)."
+            )
+
+    def _arrange_together(self, request: EpochRequest, synchronizer: Synchronizer) -> None:
+        """Order the epoch and check that all ranks have the same one. If a rank fails, all raise."""
+        failure, drawn = None, 0
+        try:
+            self._arrange(request)
+            drawn = self._digest()
+        except Exception as error:
+            failure = error
+        synchronizer.agree(self.progress.epoch, drawn, failure)
+
+    def _digest(self) -> int:
+        """Return a digest of what all ranks must know alike about the open epoch."""
+        if self._sharding is not None:
+            return self._sharding.digest
+        from orderdp.distributed.sync import digest
+
+        assert self.order is not None
+        parts = [value.numpy() for value in self.order.state_dict().values() if isinstance(value, torch.Tensor)]
+        if self.selection is not None and self.selection.weights is not None:
+            parts.append(self.selection.weights)
+        return digest(*(part.tobytes() for part in parts))
+
+    def _message(self, request: EpochRequest) -> SyncMessage:
+        """Return where this rank stands when it is about to iterate."""
+        from orderdp.distributed.sync import SyncMessage
+
+        progress, order = self.progress, self.order
+        wanted = progress.epoch + self.is_over(request)
+        is_open = order is not None and wanted == progress.epoch
+        is_left = progress.end is not None and self.state is TRAINING and not is_open
+        return SyncMessage(
+            epoch=wanted,
+            is_open=is_open,
+            trained=progress.trained if is_open else 0,
+            arranging=not is_open or self.order_for(request) is None,
+            fed=progress.unsynced,
+            expected=(progress.end or 0) - progress.start if is_left else 0,
+            got=progress.received,
+            overran=progress.overran,
+            batch_size=int(request.batch_size or 0),
+            shard=self._options.shard,
+        )
+
+    def _settings(self, request: EpochRequest | None) -> dict[str, object]:
+        """Return what must be equal on all ranks, by the name that errors use for it."""
+        policy = describe(self._policy) if self._sharding is None else self._sharding.describe(self._policy)
+        settings: dict[str, object] = {
+            "seed": self.seed,
+            "length of the data set": self.n,
+            "epochs": self._epochs,
+            "policy": policy,
+            "columns": sorted(self._table.declared.items()),
+            "labels": self._labels_digest,
+            "shard": self._options.shard,
+            "pad": self._options.pad,
+            "on_nan": "raise" if self._raise_on_nan else "warn",
+        }
+        if request is not None:
+            settings |= {
+                "batch_size": request.batch_size,
+                "drop_last": request.drop_last,
+                "whether rewind() was called": self._rewound,
+            }
+        return settings
+
+    def _synchronizer_of(self, group: Exchange) -> Synchronizer:
+        """Return the synchronizer, which is made when a group is found for the first time."""
+        if self._synchronizer is None:
+            from orderdp.distributed.sync import SyncedTable, Synchronizer, digest
+
+            if self._labels is not None:
+                self._labels_digest = f"digest {digest(np.ascontiguousarray(self._labels, dtype=np.int64).tobytes()):x}"
+            rows = SyncedTable(self._table, self._loaded) if self._sharding is None else self._sharding.synced_rows()
+            self._synchronizer = Synchronizer(rows, self.progress.kept)
+            self.progress.unsynced = 0  # already counted in `kept`
+        self._synchronizer.exchange = group
+        return self._synchronizer
+
+    def _follow(self, result: SyncResult) -> None:
+        if result.epoch > self.progress.epoch:
+            self._next_epoch()
+        if result.kept is not None:
+            self.progress.unsynced = 0
+            self.progress.trained = result.trained
+            self.progress.kept_before = result.kept - result.trained
+
+    def resize(self, n: int) -> None:
+        """Continue with a table of another length, which is the same on all ranks."""
+        self.n = n
+        self._restart_sync()
+
+    def _restart_sync(self) -> None:
+        """Take the table as it is for the one that all ranks have."""
+        self._synchronizer, self._loaded = None, True
+        group = self._group()
+        if group is not None:
+            self._synchronizer_of(group)
+
+    @property
+    def traffic(self) -> dict[str, float]:
+        """Bytes received and samples moved, for reports."""
+        synchronizer = self._synchronizer
+        numbers: dict[str, float] = {"exchanged_bytes": 0 if synchronizer is None else synchronizer.exchanged_bytes}
+        return numbers if self._sharding is None else {**numbers, **self._sharding.traffic}
+
+    def unsynced(self) -> dict[str, Any] | None:
+        """Return what the other ranks do not know yet, for a checkpoint; None if there is nothing."""
+        return None if self._synchronizer is None else self._synchronizer.unsynced(self.progress.unsynced)
 
     # -- checkpoints -------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
         """Return tensors and plain values from which the epoch manager can be restored."""
-        # An open epoch stores its own order; the selection beside it is stored only for its weights.
-        drawn = self.selector.current if self._epoch is None or self.selector.weights is not None else None
-        return {
+        state = {
             "seed": self.seed,
-            "clock": self.clock.state_dict(),
-            "nonfinite": self.complaints.nonfinite,
+            "clock": self.progress.state_dict(),
+            "nonfinite": self.nonfinite,
             "repeated": self.repeated,
-            "selection": None if drawn is None else selection_state(drawn),
-            "epoch": None if self._epoch is None else self._epoch.state_dict(),
+        }
+        if self._sharding is not None:
+            return {**state, **self._sharding.state_dict(self.order, self.progress.trained)}
+        # An open epoch stores its own order; the selection beside it is stored only for its weights.
+        selection = self.selection if self.order is None or self.weights is not None else None
+        return {
+            **state,
+            "selection": None if selection is None else selection_state(selection),
+            "epoch": None if self.order is None else self.order.state_dict(),
         }
 
     def whole(self, state: Any) -> Mapping[str, Any]:
         """Return one state of a pruner, from a single state or from the states of all ranks."""
+        if self._sharding is not None:
+            return self._sharding.whole(state)
         return whole_state(state, self._table.declared)
 
     def restorer(self, state: Mapping[str, Any]) -> Callable[[], None]:
         """Read and check `state`; return a function that applies it, so that nothing is half restored."""
-        clock, seed, nonfinite = (
-            TrainingProgress.from_state(state["clock"]),
-            int(state["seed"]),
-            int(state["nonfinite"]),
-        )
-        repeated = int(state.get("repeated", 0))
-        context = self.selector.context(clock.epoch, seed)
-        selection = restore_selection(state["selection"], self.n)
-        epoch = restore_order(state["epoch"], self._policy, self._table, context)
+        progress, seed = TrainingProgress.from_state(state["clock"]), int(state["seed"])
+        nonfinite, repeated = int(state["nonfinite"]), int(state.get("repeated", 0))
+        context = replace(self.context(progress.epoch), seed=seed, trained=0)
+        sharding, selection = self._sharding, restore_selection(state.get("selection"), self.n)
+        order: Order | None
+        if sharding is None:
+            order = restore_order(state["epoch"], self._policy, self._table, context)
+        else:
+            order = sharding.restore_order(state["epoch"], context)
 
         def restore() -> None:
-            self.clock, self.seed, self.complaints.nonfinite = clock, seed, nonfinite
-            self.selector.keep(selection)
-            self._epoch, self._rewound = epoch, False
-            self._repeated_before, self._share = repeated, None
-            self.team.restored(clock.kept)
+            self.progress, self.seed, self.nonfinite = progress, seed, nonfinite
+            self.selection = selection
+            self._last_weights = None if selection is None else selection.weights
+            self.weights = None if selection is None else selection.dense_weights(self.n)
+            self.order, self._rewound = order, False
+            self.state = CLOSED if order is None else OPEN
+            self._repeated_before, self._shard = repeated, None
+            if sharding is not None:
+                sharding.restored(order, state)
+            self._restart_sync()
 
         return restore
-
-
-class SamplerView(Protocol):
-    """How a sampler goes through an epoch: its order and its batches."""
-
-    @property
-    def arrangement(self) -> Hashable:
-        """Equal for views that go through an epoch in the same order."""
-        ...
-
-    @property
-    def cut(self) -> tuple[int, bool] | None:
-        """Batch size, and whether a smaller last batch is dropped; None if an inner batch sampler makes the batches."""
-        ...
-
-    def check(self) -> None:
-        """Raise if this view cannot be iterated."""
-        ...
-
-    def arrange(self) -> Order:
-        """Return the epoch in this view's order."""
-        ...
-
-    def end(self, epoch: Order, start: int) -> int:
-        """Return the position at which this view ends if it starts at `start`."""
-        ...
-
-
-class OpenEpoch(NamedTuple):
-    """An open epoch: its order, its number, its start and end positions, and the shard of this rank.
-
-    The shard is None if one process gets the whole epoch. Positions always count samples of the whole epoch.
-    """
-
-    epoch: Order
-    number: int
-    start: int
-    end: int
-    share: RankShard | None = None

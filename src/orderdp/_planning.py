@@ -1,4 +1,4 @@
-"""Numbers of samples, batches and steps: arithmetic that needs no tensors."""
+"""Numbers of batches and steps: arithmetic that needs no tensors."""
 
 from __future__ import annotations
 
@@ -8,32 +8,10 @@ from typing import Literal
 from orderdp._validation import check_batch_size, is_count
 from orderdp.errors import ConfigError
 
-__all__ = ["Split", "batches_in", "pool_sizes", "steps_within"]
+__all__ = ["Split", "batches_in", "steps_within"]
 
 
 Split = Literal["samples", "batches"]
-
-
-#: With only a prune ratio given, the pool fraction is the kept fraction to this power.
-POOL_EXPONENT = 0.25
-
-
-def pool_sizes(
-    n: int, prune_ratio: float | None, exploration: float | None, exploitation: float | None
-) -> tuple[int, int]:
-    """Return the pool size s and the number kept q, of `n`: by ratio, by both dials, or by ratio and one dial."""
-    if prune_ratio is None:
-        assert exploration is not None
-        assert exploitation is not None
-        s = round(exploration * n)
-        return s, round(exploitation * s)
-    keep = 1 - prune_ratio
-    q = round(keep * n)
-    if exploration is not None:
-        return max(round(exploration * n), q), q  # 1 - 0.7 is slightly more than 0.3, and may round to one more
-    if exploitation is not None:
-        return min(n, round(q / exploitation)), q
-    return max(round(keep**POOL_EXPONENT * n), q), q
 
 
 def batches_in(samples: int, batch_size: int, drop_last: bool) -> int:

@@ -1,22 +1,13 @@
-"""Warnings: `warn` names the line of the user; `TrainingWarnings` warns once, or once per epoch."""
+"""Warnings: `warn` names the line of the user."""
 
 from __future__ import annotations
 
 import sys
 import warnings
 
-from orderdp.errors import (
-    BeyondPlanWarning,
-    IndexRangeError,
-    NoFeedbackWarning,
-    NonFiniteLossError,
-    NonFiniteLossWarning,
-    RealRatioWarning,
-)
-from orderdp.policy import Policy, describe
-from orderdp.score_table import ScoreTable
+from orderdp.errors import NonFiniteLossError, NonFiniteLossWarning
 
-__all__ = ["TrainingWarnings", "warn", "warn_nonfinite"]
+__all__ = ["warn", "warn_nonfinite"]
 
 # Packages whose frames lie between a user's line and a warning; frames of Python's own library do, too.
 _BETWEEN = {
@@ -48,78 +39,6 @@ def warn(message: str, category: type[Warning]) -> None:
             break
         frame = frame.f_back
     warnings.warn(message, category, stacklevel=level)
-
-
-# A real ratio further than this from the nominal one triggers a warning.
-_NOTICEABLE = 0.005
-
-
-class TrainingWarnings:
-    """The warnings of one training, and which of them have been given.
-
-    Args:
-        policy: Selects the samples of an epoch.
-        table: Counts the invalid values of steps, which may not wait for the device.
-        raise_on_nan: Whether non-finite losses are an error.
-
-    Attributes:
-        nonfinite: Non-finite losses in all epochs before the last selection.
-    """
-
-    def __init__(self, policy: Policy, table: ScoreTable, raise_on_nan: bool) -> None:
-        self.nonfinite = 0
-        self._policy = policy
-        self._table = table
-        self._raise_on_nan = raise_on_nan
-        self._said_idle = False
-        self._said_beyond = False
-        self._said_what_is_real = False
-
-    def flush(self) -> None:
-        """Report, once per epoch, the invalid values that the steps have only counted."""
-        nonfinite, outside = self._table.invalid_counts()
-        self._table.clear_invalid_counts()
-        self.nonfinite += nonfinite
-        if outside:
-            raise IndexRangeError(
-                f"indices must be in [0, {self._table.n}), the length of the data set; {outside} of the last epoch "
-                "were not, and their losses were ignored. Pass the index that came with the batch, unchanged."
-            )
-        warn_nonfinite(nonfinite, as_error=self._raise_on_nan)
-
-    def warn_no_feedback(self) -> None:
-        """Warn once that an epoch was exhausted and no loss came back."""
-        if self._said_idle:
-            return
-        self._said_idle = True
-        warn(
-            "an epoch was used up and no loss came back, so the same samples are served again. Call "
-            "loss = pruner.update(index, losses) in every step.",
-            NoFeedbackWarning,
-        )
-
-    def warn_beyond_plan(self, epochs: int) -> None:
-        """Warn once that training continues after the last planned epoch."""
-        if self._said_beyond:
-            return
-        self._said_beyond = True
-        warn(
-            f"epoch {epochs + 1} is being trained on, and Pruner(..., epochs={epochs}) planned {epochs}: schedules "
-            "stay where their end was, and progress at 1. Give epochs= the number that you train.",
-            BeyondPlanWarning,
-        )
-
-    def warn_real_ratio(self, epoch: int, real: float, nominal: float | None) -> None:
-        """Warn once that the real prune ratio differs from the nominal one. Epoch 0 is exempt: it has no losses yet."""
-        if self._said_what_is_real or epoch == 0 or nominal is None or abs(real - nominal) <= _NOTICEABLE:
-            return
-        self._said_what_is_real = True
-        warn(
-            f"{describe(self._policy)} leaves out {real:.1%} of the samples in epoch {epoch}, not the "
-            f"nominal {nominal:.1%}: how much it can leave out depends on the losses. Pruner.report() "
-            "has what is really saved.",
-            RealRatioWarning,
-        )
 
 
 def warn_nonfinite(count: int, *, as_error: bool) -> None:

@@ -30,6 +30,7 @@ __all__ = [
     "on_host",
     "save_checkpoint",
     "whole_state",
+    "with_current_keys",
     "with_origin",
 ]
 
@@ -57,6 +58,17 @@ def with_origin(policy: Policy, n: int, table: Mapping[str, Any], timeline: Mapp
         "table": table,
         "timeline": timeline,
     }
+
+
+def with_current_keys(state: Any) -> Any:
+    """Return the state of a pruner, or the list of states, with the keys that earlier versions named otherwise."""
+    if isinstance(state, list | tuple):
+        return [with_current_keys(part) for part in state]
+    table = state.get("table") if isinstance(state, Mapping) else None
+    if not isinstance(table, Mapping) or "strays" not in table:
+        return state
+    renamed = {("invalid_counts" if name == "strays" else name): value for name, value in table.items()}
+    return {**state, "table": renamed}
 
 
 def check_origin(state: Any, policy: Policy, n: int) -> None:

@@ -6,16 +6,18 @@ Worker processes import this module; it does not depend on policies.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import repeat
+from operator import getitem
 from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
-from orderdp._epochs import EpochManager
+from orderdp._epochs import EpochManager, check_length
 from orderdp._validation import check_batch_size
 from orderdp.errors import ConfigError, DatasetError
-from orderdp.samplers import PrunedBatchSampler, check_length
+from orderdp.samplers import PrunedBatchSampler
 
 __all__ = ["Indexed", "IndexedCollate", "length_of", "pruned_loader", "without_own_order"]
 
@@ -52,7 +54,7 @@ class Indexed(Dataset[Any]):
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """Return a whole batch at once, with the inner data set's ``__getitems__`` if it has one."""
         fetch = getattr(self.dataset, "__getitems__", None)
-        items = fetch(indices) if fetch else [self.dataset[index] for index in indices]
+        items = fetch(indices) if fetch else list(map(getitem, repeat(self.dataset), indices))
         if len(items) != len(indices):
             raise DatasetError(
                 f"{type(self.dataset).__name__}.__getitems__ must return one item for each index, it returned "
@@ -137,11 +139,11 @@ def without_own_order(options: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if name not in ("sampler", "batch_sampler", "shuffle")}
 
 
-def pruned_loader(timeline: EpochManager, dataset: Any, batch_size: int, given: dict[str, Any]) -> DataLoader[Any]:
+def pruned_loader(manager: EpochManager, dataset: Any, batch_size: int, given: dict[str, Any]) -> DataLoader[Any]:
     """Return a DataLoader that yields ``(index, batch)``; raise an error if the data set or an option does not fit.
 
     Args:
-        timeline: The epoch manager.
+        manager: The epoch manager.
         dataset: The data set.
         batch_size: Samples per batch.
         given: Further arguments of the DataLoader.
@@ -149,13 +151,13 @@ def pruned_loader(timeline: EpochManager, dataset: Any, batch_size: int, given: 
     options = without_own_order(given)
     check_batch_size(batch_size)
     length_of(dataset)
-    check_length(dataset, timeline.n)
+    check_length(dataset, manager.n)
     own_generator = None
     if options.get("generator") is None:
         # Without a generator, a DataLoader draws its workers' seeds from the global generator and so advances it.
         own_generator = options["generator"] = torch.Generator()
     batches = PrunedBatchSampler(
-        timeline,
+        manager,
         batch_size,
         options.pop("drop_last", False),
         dataset=dataset,

@@ -18,6 +18,7 @@ import torch
 from torch.utils.data import DataLoader, Sampler
 
 from orderdp._draw import generator, key64, visiting_order
+from orderdp._epochs import check_length
 from orderdp._files import flushed
 from orderdp._torch import outside_graphs
 from orderdp._validation import check_batch_size, check_ratio, checked_seed, is_count
@@ -25,7 +26,6 @@ from orderdp.dataset import Indexed, IndexedCollate, length_of
 from orderdp.errors import ConfigError, FeedbackError, NonFiniteLossError, StateError
 from orderdp.policy import Selection
 from orderdp.pruner import checked_index, checked_losses
-from orderdp.samplers import check_length
 
 __all__ = ["Plan", "PlanCost", "PlanRecorder", "check_shape", "recorded_order"]
 

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from orderdp._epochs import EpochManager
+from orderdp._epochs import DistributedOptions, EpochManager, checked_group
 from orderdp._planning import Split, steps_within
-from orderdp._process_group import DistributedOptions, checked_group
-from orderdp._torch import outside_graphs
-from orderdp._validation import check_batch_size, checked_epochs, checked_name, checked_seed, is_count, suggestion
+from orderdp._validation import (
+    check_batch_size,
+    checked_epochs,
+    checked_name,
+    checked_seed,
+    is_count,
+    suggestion,
+)
 from orderdp._warnings import warn
-from orderdp.checkpoint import check_origin, on_host, with_origin
+from orderdp.checkpoint import check_origin, on_host, with_current_keys, with_origin
 from orderdp.dataset import length_of, pruned_loader
 from orderdp.errors import ConfigError, DatasetError, FeedbackError, StateError, UnknownSizeError, UnsyncedStateWarning
 from orderdp.policies.learned import learned_threshold
@@ -26,9 +31,7 @@ from orderdp.score_table import ComputeColumns, ScoreTable
 
 __all__ = [
     "FeedbackArguments",
-    "FeedbackWriter",
     "Pruner",
-    "PrunerInfo",
     "SameSteps",
     "checked_extra",
     "checked_index",
@@ -198,89 +201,6 @@ def checked_extra(
 _BATCH_LOSS_MEMORY = 0.8
 
 
-class FeedbackWriter:
-    """Writes a batch's losses to the table and counts them as progress. Its methods are those of `Pruner`.
-
-    Args:
-        policy: Defines how losses become columns.
-        table: The table to write to.
-        timeline: The epoch manager, which counts the trained samples.
-
-    Attributes:
-        arguments: What the policy takes besides losses.
-    """
-
-    def __init__(self, policy: Policy, table: ScoreTable, timeline: EpochManager) -> None:
-        self._policy = policy
-        self._table = table
-        self._timeline = timeline
-        self._selector = timeline.selector
-        self._compute_columns = policy.compute_columns
-        self.arguments = feedback_arguments(self._compute_columns)
-        self._table_is_home = False  # whether the table is on the device of the losses
-
-    def update(
-        self, index: Any, losses: torch.Tensor, scores: torch.Tensor | None, reduced: bool, extra: dict[str, Any]
-    ) -> torch.Tensor:
-        """Store a batch's losses and return their weighted mean."""
-        index = checked_index(index)
-        losses = checked_losses(losses, index, reduced)
-        compute_columns = self._compute_columns
-        result = self._weighted_mean(index, losses)
-        mean = None
-        if scores is not None:
-            scores = checked_scores(scores, index)
-        elif reduced:
-            scores, compute_columns = losses.detach().expand(len(index)), _of_a_batch_loss(compute_columns)
-        else:
-            scores = losses.detach()
-            mean = result if self._selector.weights is None else None
-        if extra or self.arguments.required:
-            extra = checked_extra(extra, self.arguments, index, self._policy)
-        if not self._table_is_home:
-            self._table.move(losses.device)
-            self._table_is_home = True
-        self._table.write(
-            index, scores, epoch=self._timeline.epoch, mean=mean, compute_columns=compute_columns, extra=extra
-        )
-        self._timeline.trained_on(index.numel())
-        return result
-
-    def observe(self, index: Any, scores: torch.Tensor, extra: dict[str, Any]) -> None:
-        """Write scores without counting them as training."""
-        index = checked_index(index)
-        compute_columns = None
-        if extra:
-            extra, compute_columns = checked_extra(extra, self.arguments, index, self._policy), self._compute_columns
-        scores = checked_scores(scores, index)
-        self._table.write(
-            index, scores, epoch=self._timeline.epoch, trained=False, compute_columns=compute_columns, extra=extra
-        )
-
-    def reduce(self, index: Any, losses: torch.Tensor) -> torch.Tensor:
-        """Return the weighted mean; store nothing."""
-        index = checked_index(index)
-        return self._weighted_mean(index, checked_losses(losses, index, reduced=False))
-
-    def table_was_loaded(self) -> None:
-        """Let the next `update` move the table to the device of the losses again."""
-        self._table_is_home = False
-
-    def _weighted_mean(self, index: torch.Tensor, losses: torch.Tensor) -> torch.Tensor:
-        dense = self._selector.weights
-        if dense is not None:
-            if dense.device != losses.device:
-                dense = self._selector.weights = dense.to(losses.device, non_blocking=not losses.is_cpu)
-            self._table.check_range(index)
-            # An out-of-range index on a device is only counted, so it must not fail here.
-            rows = index.to(losses.device, non_blocking=not losses.is_cpu)
-            weights = dense.index_select(0, rows.clamp(0, len(dense) - 1)).to(losses.dtype)
-            if len(dense) < self._table.n:  # the selection has no weights for samples added after it
-                weights = torch.where(rows < len(dense), weights, 1.0)
-            losses = losses * (weights if losses.ndim else weights.mean())
-        return losses.mean() if losses.numel() else losses.sum()  # the mean of nothing would be NaN
-
-
 def _of_a_batch_loss(compute_columns: ComputeColumns | None) -> ComputeColumns:
     """Return a `compute_columns` that moves each sample's score towards the loss of its batch by a moving average."""
 
@@ -297,184 +217,16 @@ def _of_a_batch_loss(compute_columns: ComputeColumns | None) -> ComputeColumns:
     return averaged
 
 
-class PrunerInfo:
-    """The read-only part of `Pruner`: progress of the training, what is stored per sample, and what has been saved.
+_Result = TypeVar("_Result")
 
-    Args:
-        policy: Selects what is trained on.
-        table: What is stored per sample.
-        timeline: The epoch manager.
-        epochs: Number of planned epochs, or None.
+
+def _eagerly(method: Callable[..., _Result], *args: Any, **kwargs: Any) -> _Result:
+    """Call a method outside of the graph that is being compiled, which would guard on its counters.
+
+    Called only while `torch.compile` traces: importing the compiler takes as long as importing torch.
     """
-
-    def __init__(self, policy: Policy, table: ScoreTable, timeline: EpochManager, epochs: int | None) -> None:
-        self.n = table.n
-        self.policy = policy
-        self.epochs = epochs
-        self._table = table
-        self._timeline = timeline
-        self._threshold = learned_threshold(policy)
-
-    # -- progress --------------------------------------------------------------------------------------------
-
-    @property
-    def seed(self) -> int:
-        """The seed. Loading a checkpoint replaces it."""
-        return self._timeline.seed
-
-    @property
-    def epoch(self) -> int:
-        """Number of epochs trained to their end; a resumed loop starts here."""
-        return self._timeline.epoch
-
-    @property
-    def progress(self) -> float:
-        """Finished fraction of the planned training, in [0, 1]: of its epochs, or of its samples under a `Budget`."""
-        progress = self._timeline.progress
-        if progress is None:
-            raise ConfigError("progress needs to know how many epochs are planned. Give Pruner(..., epochs=...).")
-        return progress
-
-    @property
-    def done(self) -> bool:
-        """Whether the planned training is finished: all epochs, or all samples under a `Budget`."""
-        if self.epochs is None:
-            raise ConfigError("done needs to know how many epochs are planned. Give Pruner(..., epochs=...).")
-        return self._timeline.done
-
-    def remaining_epochs(self) -> Iterator[int]:
-        """Yield the numbers of the remaining epochs until training is `done`.
-
-        The same loop works for a new training, a resumed one, and a `Budget`, whose number of epochs is not known in
-        advance. Leaving an epoch early ends it. ::
-
-            for epoch in pruner.remaining_epochs():
-                for index, (x, y) in loader:
-                    ...
-        """
-        if self.epochs is None:
-            raise ConfigError("remaining_epochs needs to know how many are planned. Give Pruner(..., epochs=...).")
-        while not self._timeline.done:
-            epoch = self.epoch
-            yield epoch
-            self._timeline.leave(epoch)
-
-    @property
-    def lr_scale(self) -> float:
-        """The factor on the learning rate that the policy asks for; 1 for most policies."""
-        return float(self.policy.lr_scale(self.n, self._timeline.epoch_size()))
-
-    # -- samples ---------------------------------------------------------------------------------------------
-
-    @property
-    def local_indices(self) -> range:
-        """The samples whose scores this process holds: all of them, unless ``table="sharded"``."""
-        return range(self._table.first, self._table.first + self._table.size)
-
-    @property
-    def scores(self) -> torch.Tensor:
-        """The score of every sample in `local_indices`, a copy on the CPU; infinite for unseen samples."""
-        return torch.tensor(self._table["score"])
-
-    @property
-    def usage(self) -> torch.Tensor:
-        """How often every sample in `local_indices` was trained on, a copy on the CPU."""
-        return torch.tensor(self._table["usage"], dtype=torch.int64)
-
-    @property
-    def last_seen_epoch(self) -> torch.Tensor:
-        """The epoch in which every sample was last trained on or observed, a copy on the CPU; -1 for never."""
-        if "seen" not in self._table.declared:
-            raise ConfigError('a sharded table keeps no epochs, to be small. Use table="replicated" to know them.')
-        return torch.tensor(self._table["seen"], dtype=torch.int64)
-
-    @outside_graphs
-    def visits(self, index: Any) -> torch.Tensor:
-        """Return how often each sample of a batch was trained on, on the device of the losses, without waiting for it.
-
-        Called before `update`, it counts the earlier visits only. Unlike `usage` it does not copy the table, which is
-        on the CPU until the first `update`.
-
-        Args:
-            index: The indices that came with the batch.
-        """
-        if "seen" not in self._table.declared:
-            raise ConfigError(
-                "with a sharded table a process does not know how often the samples of others were trained on. Use "
-                'table="replicated" to know the visits of any batch.'
-            )
-        return self._table.uses_of(checked_index(index))
-
-    def preview(self) -> Selection:
-        """Return the selection of the open epoch or, between epochs, the one the next epoch would get now.
-
-        Changes nothing. After the last planned epoch it is the selection of one more epoch of that kind. With
-        ``every="batch"`` it is what one selection for the whole epoch would keep.
-        """
-        return self._timeline.preview()
-
-    def hardest(self, k: int) -> torch.Tensor:
-        """Return the `k` seen samples with the largest scores, hardest first: candidates for wrong labels.
-
-        Args:
-            k: Number of samples; if fewer have been seen, all of those are returned.
-        """
-        if not is_count(k, least=0):
-            raise ConfigError(f"k must be a whole number of samples, at least 0, got {k!r}.")
-        scores = self.scores
-        seen = scores.isfinite() & self._there()
-        return torch.where(seen, scores, -torch.inf).topk(min(int(k), int(seen.sum()))).indices + self._table.first
-
-    def _there(self) -> torch.Tensor | bool:
-        """Return a mask of the samples in `local_indices` that have not been removed."""
-        return True
-
-    def _learned(self) -> float:
-        scores = self._table["score"]
-        return float(np.mean(scores <= self._threshold.at(self._table))) if len(scores) else 0.0
-
-    def report(self) -> dict[str, float]:
-        """Return what has been saved so far.
-
-        Returns:
-            A flat dict of numbers:
-
-            - ``epoch``: epochs trained to their end.
-            - ``samples``: samples in the data set.
-            - ``kept``, ``pruned``: samples trained on and left out so far.
-            - ``nominal_saved``: nominal prune ratio of the current epoch; without one, the middle of its bounds.
-            - ``saved``: fraction really left out so far.
-            - ``weight_min``, ``weight_mean``, ``weight_max``: weights of the last selection, all 1 for most policies.
-            - ``coverage``: fraction of the samples trained on at least once.
-            - ``learned``: fraction of the samples whose last loss is at or below the policy's threshold; without one,
-              at or below the cross-entropy of a right class with probability 0.9.
-            - ``staleness``: mean age of the seen samples' scores, in epochs.
-            - ``nonfinite``: losses that were NaN or infinite.
-            - ``repeated``: samples trained on twice in an epoch because shards were padded.
-            - ``exchanged_bytes``: bytes received in the last sync. Between syncs a rank has its own feedback only.
-
-            With ``table="sharded"`` coverage counts only the samples this rank holds, there is no staleness, and:
-
-            - ``selection_bytes``: bytes received for the last selection.
-            - ``moved_picks``, ``moved_bytes``: remote samples that this rank trains on, and bytes received for them.
-            - ``returned_bytes``: losses of remote samples, sent and received.
-        """
-        clock = self._timeline.clock
-        kept, full = clock.kept, self._timeline.full_samples
-        return {
-            "epoch": self.epoch,
-            "samples": self.n,
-            "kept": kept,
-            "pruned": max(0, round(full) - kept),
-            "nominal_saved": self._timeline.nominal_saved(),
-            "saved": 1 - kept / full if full else 0.0,
-            **self._timeline.selector.weights_used,
-            **self._table.summary(self.epoch),
-            "learned": self._learned(),
-            "nonfinite": self._timeline.complaints.nonfinite + self._table.invalid_counts()[0],
-            "repeated": self._timeline.repeated,
-            **self._timeline.team.traffic,
-        }
+    result: _Result = torch.compiler.disable(method)(*args, **kwargs)  # type: ignore[no-untyped-call]
+    return result
 
 
 class SameSteps(NamedTuple):
@@ -489,7 +241,7 @@ class SameSteps(NamedTuple):
     lr_factor: float
 
 
-class Pruner(PrunerInfo):
+class Pruner:
     """Prunes the data of a training loop: it serves the selected samples and stores their losses.
 
     ::
@@ -542,33 +294,202 @@ class Pruner(PrunerInfo):
         epochs = checked_epochs(epochs)
         if on_nan not in ("warn", "raise"):
             raise ConfigError(f'on_nan must be "warn" or "raise", got {on_nan!r}.')
-        given: dict[str, Any] = {
-            "seed": checked_seed(seed),
-            "epochs": epochs,
-            "labels": checked_labels(labels, n),
-            "raise_on_nan": on_nan == "raise",
-            "options": DistributedOptions(checked_group(process_group), bool(shard), bool(pad)),
-        }
-        remembered: ScoreTable
-        timeline: EpochManager
+        self.n = n
+        self.policy = policy
+        self.epochs = epochs
+        self.shard = bool(shard)
         self.table = checked_name(table, ("replicated", "sharded"), "table")
         checked_name(sharding, ("exact", "stratified"), "sharding")
+        options = DistributedOptions(checked_group(process_group), self.shard, bool(pad))
+        seed, labels = checked_seed(seed), checked_labels(labels, n)
+        sharded = None
         if self.table == "sharded":
             from orderdp.distributed.sharded import build_sharded
 
-            remembered, timeline = build_sharded(policy, n, sharding, **given)
-        else:
-            remembered = ScoreTable(n, policy.columns)
-            timeline = EpochManager(policy, remembered, **given)
-        super().__init__(policy, remembered, timeline, epochs)
-        self._feedback = FeedbackWriter(policy, remembered, timeline)
-        self.shard = bool(shard)
+            sharded = build_sharded(policy, n, sharding, epochs, options)
+        self._table = ScoreTable(n, policy.columns) if sharded is None else sharded.table
+        self._manager = EpochManager(
+            policy,
+            self._table,
+            seed=seed,
+            epochs=epochs,
+            labels=labels,
+            raise_on_nan=on_nan == "raise",
+            options=options,
+            sharding=sharded,
+        )
+        self._compute_columns = policy.compute_columns
+        self._arguments = feedback_arguments(self._compute_columns)
+        self._threshold = learned_threshold(policy)
         self._pad = bool(pad)
+        self._table_is_home = False  # whether the table is on the device of the losses
         self._warned_unsynced = False
-        self._timeline.check_sizes()  # fail now, not in some epoch, if the data set is too small for the policy
+        self._manager.check_sizes()  # fail now, not in some epoch, if the data set is too small for the policy
 
     def __repr__(self) -> str:
         return f"Pruner({describe(self.policy)}, {self.n}, seed={self.seed}, epoch={self.epoch})"
+
+    # -- progress --------------------------------------------------------------------------------------------
+
+    @property
+    def seed(self) -> int:
+        """The seed. Loading a checkpoint replaces it."""
+        return self._manager.seed
+
+    @property
+    def epoch(self) -> int:
+        """Number of epochs trained to their end; a resumed loop starts here."""
+        return self._manager.epoch
+
+    @property
+    def progress(self) -> float:
+        """Finished fraction of the planned training, in [0, 1]: of its epochs, or of its samples under a `Budget`."""
+        progress = self._manager.fraction_done
+        if progress is None:
+            raise ConfigError("progress needs to know how many epochs are planned. Give Pruner(..., epochs=...).")
+        return progress
+
+    @property
+    def done(self) -> bool:
+        """Whether the planned training is finished: all epochs, or all samples under a `Budget`."""
+        if self.epochs is None:
+            raise ConfigError("done needs to know how many epochs are planned. Give Pruner(..., epochs=...).")
+        return self._manager.done
+
+    def remaining_epochs(self) -> Iterator[int]:
+        """Yield the numbers of the remaining epochs until training is `done`.
+
+        The same loop works for a new training, a resumed one, and a `Budget`, whose number of epochs is not known in
+        advance. Leaving an epoch early ends it. ::
+
+            for epoch in pruner.remaining_epochs():
+                for index, (x, y) in loader:
+                    ...
+        """
+        if self.epochs is None:
+            raise ConfigError("remaining_epochs needs to know how many are planned. Give Pruner(..., epochs=...).")
+        while not self._manager.done:
+            epoch = self.epoch
+            yield epoch
+            self._manager.leave(epoch)
+
+    @property
+    def lr_scale(self) -> float:
+        """The factor on the learning rate that the policy asks for; 1 for most policies."""
+        return float(self.policy.lr_scale(self.n, self._manager.epoch_size()))
+
+    # -- samples ---------------------------------------------------------------------------------------------
+
+    @property
+    def local_indices(self) -> range:
+        """The samples whose scores this process holds: all of them, unless ``table="sharded"``."""
+        return range(self._table.first, self._table.first + self._table.size)
+
+    @property
+    def scores(self) -> torch.Tensor:
+        """The score of every sample in `local_indices`, a copy on the CPU; infinite for unseen samples."""
+        return torch.tensor(self._table["score"])
+
+    @property
+    def usage(self) -> torch.Tensor:
+        """How often every sample in `local_indices` was trained on, a copy on the CPU."""
+        return torch.tensor(self._table["usage"], dtype=torch.int64)
+
+    @property
+    def last_seen_epoch(self) -> torch.Tensor:
+        """The epoch in which every sample was last trained on or observed, a copy on the CPU; -1 for never."""
+        if "seen" not in self._table.declared:
+            raise ConfigError('a sharded table keeps no epochs, to be small. Use table="replicated" to know them.')
+        return torch.tensor(self._table["seen"], dtype=torch.int64)
+
+    def visits(self, index: Any) -> torch.Tensor:
+        """Return how often each sample of a batch was trained on, on the device of the losses, without waiting for it.
+
+        Called before `update`, it counts the earlier visits only. Unlike `usage` it does not copy the table, which is
+        on the CPU until the first `update`.
+
+        Args:
+            index: The indices that came with the batch.
+        """
+        if torch.compiler.is_compiling():
+            return _eagerly(self.visits, index)
+        if "seen" not in self._table.declared:
+            raise ConfigError(
+                "with a sharded table a process does not know how often the samples of others were trained on. Use "
+                'table="replicated" to know the visits of any batch.'
+            )
+        return self._table.uses_of(checked_index(index))
+
+    def preview(self) -> Selection:
+        """Return the selection of the open epoch or, between epochs, the one the next epoch would get now.
+
+        Changes nothing. After the last planned epoch it is the selection of one more epoch of that kind. With
+        ``every="batch"`` it is what one selection for the whole epoch would keep.
+        """
+        return self._manager.preview()
+
+    def hardest(self, k: int) -> torch.Tensor:
+        """Return the `k` seen samples with the largest scores, hardest first: candidates for wrong labels.
+
+        Args:
+            k: Number of samples; if fewer have been seen, all of those are returned.
+        """
+        if not is_count(k, least=0):
+            raise ConfigError(f"k must be a whole number of samples, at least 0, got {k!r}.")
+        scores = self.scores
+        seen = scores.isfinite() & self._there()
+        return torch.where(seen, scores, -torch.inf).topk(min(int(k), int(seen.sum()))).indices + self._table.first
+
+    def _there(self) -> torch.Tensor | bool:
+        """Return a mask of the samples in `local_indices` that have not been removed."""
+        return True
+
+    def _learned(self) -> float:
+        scores = self._table["score"]
+        return float(np.mean(scores <= self._threshold.at(self._table))) if len(scores) else 0.0
+
+    def report(self) -> dict[str, float]:
+        """Return what has been saved so far.
+
+        Returns:
+            A flat dict of numbers:
+
+            - ``epoch``: epochs trained to their end.
+            - ``samples``: samples in the data set.
+            - ``kept``, ``pruned``: samples trained on and left out so far.
+            - ``nominal_saved``: nominal prune ratio of the current epoch; without one, the middle of its bounds.
+            - ``saved``: fraction really left out so far.
+            - ``weight_min``, ``weight_mean``, ``weight_max``: weights of the last selection, all 1 for most policies.
+            - ``coverage``: fraction of the samples trained on at least once.
+            - ``learned``: fraction of the samples whose last loss is at or below the policy's threshold; without one,
+              at or below the cross-entropy of a right class with probability 0.9.
+            - ``staleness``: mean age of the seen samples' scores, in epochs.
+            - ``nonfinite``: losses that were NaN or infinite.
+            - ``repeated``: samples trained on twice in an epoch because shards were padded.
+            - ``exchanged_bytes``: bytes received in the last sync. Between syncs a rank has its own feedback only.
+
+            With ``table="sharded"`` coverage counts only the samples this rank holds, there is no staleness, and:
+
+            - ``selection_bytes``: bytes received for the last selection.
+            - ``moved_picks``, ``moved_bytes``: remote samples that this rank trains on, and bytes received for them.
+            - ``returned_bytes``: losses of remote samples, sent and received.
+        """
+        manager = self._manager
+        kept, full = manager.progress.kept, manager.full_samples
+        return {
+            "epoch": self.epoch,
+            "samples": self.n,
+            "kept": kept,
+            "pruned": max(0, round(full) - kept),
+            "nominal_saved": manager.nominal_saved(),
+            "saved": 1 - kept / full if full else 0.0,
+            **manager.weight_spread,
+            **self._table.summary(self.epoch),
+            "learned": self._learned(),
+            "nonfinite": manager.nonfinite + self._table.invalid_counts()[0],
+            "repeated": manager.repeated,
+            **manager.traffic,
+        }
 
     # -- loading ---------------------------------------------------------------------------------------------
 
@@ -580,12 +501,12 @@ class Pruner(PrunerInfo):
             batch_size: Samples per batch.
             **dataloader_kwargs: Arguments of the DataLoader, except those that set another order.
         """
-        return pruned_loader(self._timeline, dataset, batch_size, dataloader_kwargs)
+        return pruned_loader(self._manager, dataset, batch_size, dataloader_kwargs)
 
     @property
     def sampler(self) -> PrunedSampler:
         """This epoch's samples one by one, for ``DataLoader(Indexed(dataset), sampler=pruner.sampler, ...)``."""
-        return PrunedSampler(self._timeline)
+        return PrunedSampler(self._manager)
 
     def batch_sampler(self, batch_size: int, drop_last: bool = False) -> PrunedBatchSampler:
         """Return this epoch's samples in batches, for ``DataLoader(Indexed(dataset), batch_sampler=...)``.
@@ -594,7 +515,7 @@ class Pruner(PrunerInfo):
             batch_size: Samples per batch.
             drop_last: Whether to drop a last, smaller batch.
         """
-        return PrunedBatchSampler(self._timeline, batch_size, drop_last)
+        return PrunedBatchSampler(self._manager, batch_size, drop_last)
 
     def filter(self, sampler: Iterable[Any], *, repack: bool = False) -> FilteredSampler:
         """Return the selected part of another sampler or batch sampler, in its order.
@@ -603,11 +524,10 @@ class Pruner(PrunerInfo):
             sampler: A sampler or batch sampler over the whole data set.
             repack: Whether to refill batches that have lost samples.
         """
-        return FilteredSampler(self._timeline, sampler, repack)
+        return FilteredSampler(self._manager, sampler, repack)
 
     # -- feedback --------------------------------------------------------------------------------------------
 
-    @outside_graphs
     def update(
         self,
         index: Any,
@@ -631,9 +551,35 @@ class Pruner(PrunerInfo):
         Returns:
             The mean of the losses, weighted by the policy's weights.
         """
-        return self._feedback.update(index, losses, scores, reduced, extra)
+        if torch.compiler.is_compiling():
+            return _eagerly(self.update, index, losses, scores, reduced=reduced, **extra)
+        index = checked_index(index)
+        losses = checked_losses(losses, index, reduced)
+        manager, table, compute_columns = self._manager, self._table, self._compute_columns
+        mean = None
+        if manager.weights is None:
+            result = mean = losses.mean() if losses.numel() else losses.sum()  # the mean of nothing would be NaN
+        else:
+            result = self._weighted_mean(index, losses)
+        if scores is not None:
+            scores, mean = checked_scores(scores, index), None
+        elif reduced:
+            scores, mean = losses.detach().expand(len(index)), None
+            compute_columns = _of_a_batch_loss(compute_columns)
+        else:
+            scores = losses.detach()
+        if extra or self._arguments.required:
+            extra = checked_extra(extra, self._arguments, index, self.policy)
+        if not self._table_is_home:
+            table.move(losses.device)
+            self._table_is_home = True
+        progress = manager.progress
+        # Only the rest of a loaded epoch can be too small to be served: see EpochManager.epoch.
+        epoch = manager.epoch if progress.trained and not progress.received else progress.epoch
+        table.write(index, scores, epoch=epoch, mean=mean, compute_columns=compute_columns, extra=extra)
+        manager.trained_on(index.numel())
+        return result
 
-    @outside_graphs
     def observe(self, index: Any, scores: torch.Tensor, **extra: Any) -> None:
         """Write scores without counting them as training: for a warm start, or a pass that rescores all samples.
 
@@ -642,9 +588,18 @@ class Pruner(PrunerInfo):
             scores: One number per sample.
             **extra: Further values as in `update`; all columns are then stored as by `update`.
         """
-        self._feedback.observe(index, scores, extra)
+        if torch.compiler.is_compiling():
+            _eagerly(self.observe, index, scores, **extra)
+            return
+        index = checked_index(index)
+        compute_columns = None
+        if extra:
+            extra, compute_columns = checked_extra(extra, self._arguments, index, self.policy), self._compute_columns
+        scores = checked_scores(scores, index)
+        self._table.write(
+            index, scores, epoch=self._manager.epoch, trained=False, compute_columns=compute_columns, extra=extra
+        )
 
-    @outside_graphs
     def reduce(self, index: Any, losses: torch.Tensor) -> torch.Tensor:
         """Return the weighted mean of `update` without storing anything: for closures and second passes (SAM, L-BFGS).
 
@@ -652,12 +607,29 @@ class Pruner(PrunerInfo):
             index: The indices that came with the batch.
             losses: One loss per index.
         """
-        return self._feedback.reduce(index, losses)
+        if torch.compiler.is_compiling():
+            return _eagerly(self.reduce, index, losses)
+        index = checked_index(index)
+        return self._weighted_mean(index, checked_losses(losses, index, reduced=False))
+
+    def _weighted_mean(self, index: torch.Tensor, losses: torch.Tensor) -> torch.Tensor:
+        dense = self._manager.weights
+        if dense is not None:
+            if dense.device != losses.device:
+                dense = self._manager.weights = dense.to(losses.device, non_blocking=not losses.is_cpu)
+            self._table.check_range(index)
+            # An out-of-range index on a device is only counted, so it must not fail here.
+            rows = index.to(losses.device, non_blocking=not losses.is_cpu)
+            weights = dense.index_select(0, rows.clamp(0, len(dense) - 1)).to(losses.dtype)
+            if len(dense) < self._table.n:  # the selection has no weights for samples added after it
+                weights = torch.where(rows < len(dense), weights, 1.0)
+            losses = losses * (weights if losses.ndim else weights.mean())
+        return losses.mean() if losses.numel() else losses.sum()
 
     @property
     def update_arguments(self) -> tuple[str, ...]:
         """The keyword arguments that `update` needs besides index and losses; none for most policies."""
-        return self._feedback.arguments.required
+        return self._arguments.required
 
     # -- steps and epochs ------------------------------------------------------------------------------------
 
@@ -688,7 +660,7 @@ class Pruner(PrunerInfo):
         if not is_count(epochs, least=0):
             raise ConfigError(f"epochs must be a whole number, at least 0, got {epochs!r}.")
         total = total_samples(self.policy, self.n, epochs) if epochs else None
-        sizes: Iterable[tuple[int, int]] = (self._timeline.size_bounds(number) for number in range(epochs))
+        sizes: Iterable[tuple[int, int]] = (self._manager.size_bounds(number) for number in range(epochs))
         if total is not None:
             # Steps that drop samples make later epochs longer than the policy can predict.
             whole = not drop_last and world_size == 1
@@ -732,7 +704,7 @@ class Pruner(PrunerInfo):
         if total is not None and self.epochs is not None:
             share: float | None = total / (self.epochs * self.n)
         else:
-            ratios = {self._timeline.nominal_ratio(epoch) for epoch in range(self.epochs or 1)}
+            ratios = {self._manager.nominal_ratio(epoch) for epoch in range(self.epochs or 1)}
             ratio = ratios.pop()
             share = None if ratio is None or ratios else 1 - ratio
         if share is None:
@@ -748,7 +720,7 @@ class Pruner(PrunerInfo):
         full, _ = steps_within([(total, total)], batch_size, drop_last=True, world_size=world_size)
         if drop_last and accumulate == 1:
             return full
-        fewest_samples = self._timeline.size_bounds(0)[0]
+        fewest_samples = self._manager.size_bounds(0)[0]
         epochs = -(-total // max(1, fewest_samples))
         raise UnknownSizeError(
             f"{describe(self.policy)} decides by the losses how long an epoch is, and each may end in a smaller step: "
@@ -770,7 +742,7 @@ class Pruner(PrunerInfo):
         """
         if not is_count(epoch, least=0):
             raise ConfigError(f"epoch must be a whole number, at least 0, got {epoch!r}.")
-        return self._timeline.size_bounds(int(epoch))
+        return self._manager.size_bounds(int(epoch))
 
     def end_epoch(self) -> None:
         """End the epoch before all of it is trained on: for loops that leave an epoch early on purpose.
@@ -778,7 +750,7 @@ class Pruner(PrunerInfo):
         The next ``iter(loader)`` starts the next epoch, also after a checkpoint. Does nothing if none of the epoch has
         been trained on, and so nothing at the end of a whole epoch. In a process group, all ranks call it.
         """
-        self._timeline.end_epoch()
+        self._manager.end_epoch()
 
     def sync(self) -> None:
         """Exchange feedback between the ranks of a group now instead of at the start of the next epoch.
@@ -786,7 +758,7 @@ class Pruner(PrunerInfo):
         A collective: all ranks call it, after the same step, before they write a checkpoint. Does nothing in a single
         process.
         """
-        self._timeline.sync()
+        self._manager.sync()
 
     # -- checkpoints -----------------------------------------------------------------------------------------
 
@@ -796,7 +768,7 @@ class Pruner(PrunerInfo):
         In a process group, call `sync` first: otherwise the state lacks the feedback of other ranks since the last
         sync.
         """
-        unsynced = self._timeline.team.unsynced()
+        unsynced = self._manager.unsynced()
         if unsynced is not None and not self._warned_unsynced:
             self._warned_unsynced = True
             warn(
@@ -807,7 +779,7 @@ class Pruner(PrunerInfo):
         return {**self._state_around(self._table.state_dict()), "group": unsynced}
 
     def _state_around(self, table: Mapping[str, Any]) -> dict[str, Any]:
-        return with_origin(self.policy, self.n, table, self._timeline.state_dict())
+        return with_origin(self.policy, self.n, table, self._manager.state_dict())
 
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
         """Restore the state. Raises, and changes nothing, if the state does not fit.
@@ -819,18 +791,18 @@ class Pruner(PrunerInfo):
                 returned on each of them.
         """
         try:
-            state = on_host(state)
+            state = with_current_keys(on_host(state))
             check_origin(state, self.policy, self.n)
-            whole = self._timeline.whole(state)
+            whole = self._manager.whole(state)
             self._table.check_state(whole["table"])
-            restore_timeline = self._timeline.restorer(whole["timeline"])
+            restore_manager = self._manager.restorer(whole["timeline"])
         except StateError:
             raise
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise StateError(f"the checkpoint is damaged ({error!r}). Use another one.") from error
         self._table.load_state_dict(whole["table"])
-        self._feedback.table_was_loaded()
-        restore_timeline()
+        self._table_is_home = False
+        restore_manager()
 
     def rewind(self) -> None:
         """Let ``iter(loader)`` serve a partly trained epoch from its start: for loaders that skip batches themselves.
@@ -839,4 +811,4 @@ class Pruner(PrunerInfo):
         trained on (``accelerator.skip_first_batches``) would skip as many again. Trained samples stay counted. Call it
         after `load_state_dict` and before the first step; in a process group, on all ranks.
         """
-        self._timeline.rewind()
+        self._manager.rewind()

@@ -168,11 +168,11 @@ class ScoreTable:
         self._columns = allocated(self.declared, self.size + spare + 1)
         self.device = torch.device("cpu")
         self._on_host = True
-        self._strays = torch.zeros(2, dtype=torch.int64)  # non-finite losses, out-of-range indices
+        self._invalid = torch.zeros(2, dtype=torch.int64)  # non-finite losses, out-of-range indices
         # Indices of steps whose usage and seen have not been written yet: writing a few dozen steps at once costs
         # as much as writing one.
-        self._unsettled: list[torch.Tensor] = []
-        self._unsettled_epoch = 0
+        self._unflushed: list[torch.Tensor] = []
+        self._unflushed_epoch = 0
         self._writes = 0
         # As long as the data set, without memory of its own: for the range check of indices on the CPU.
         self._rows = torch.zeros(1).expand(n)
@@ -184,8 +184,8 @@ class ScoreTable:
         self.device = device
         self._on_host = device.type == "cpu"
         self._columns = {name: column.to(device) for name, column in self._columns.items()}
-        self._strays = self._strays.to(device)
-        self._unsettled = [index.to(device, non_blocking=True) for index in self._unsettled]
+        self._invalid = self._invalid.to(device)
+        self._unflushed = [index.to(device, non_blocking=True) for index in self._unflushed]
 
     def grow(self, n: int) -> int:
         """Add rows of unseen samples, up to `n` in all; return how many values were copied for it.
@@ -206,7 +206,10 @@ class ScoreTable:
 
     def __getitem__(self, name: str) -> np.ndarray:
         """Return the column called `name`, read-only, on the host; without a copy if the table is on the host."""
-        values: np.ndarray = self.column(name)[: self.size].cpu().numpy()
+        if self._unflushed:
+            self.flush()
+        column = self._columns[name] if name in self._columns else self.column(name)
+        values: np.ndarray = column[: self.size].cpu().numpy()
         values.flags.writeable = False
         return values
 
@@ -293,12 +296,12 @@ class ScoreTable:
 
     def _checked(self, index: torch.Tensor) -> torch.Tensor:
         """Return the index on the table's device, with every entry in range or set to the spare row."""
-        self.check_range(index)
         if index.is_cpu:
+            self.check_range(index)
             return index if self._on_host else index.to(self.device, non_blocking=True)
         index = index.to(self.device)
         outside = (index < 0) | (index >= self.n)
-        self._strays[1] += outside.sum()
+        self._invalid[1] += outside.sum()
         return torch.where(outside, self.n, index)
 
     def _write_carefully(
@@ -317,7 +320,7 @@ class ScoreTable:
         new = {"score": usable, **({} if compute_columns is None else compute_columns(rows, usable, **here))}
         for name, values in new.items():
             _check_shape(name, values, losses, here)
-        self._strays[0] += (~finite).sum()
+        self._invalid[0] += (~finite).sum()
         for name, values in new.items():
             self._merge(name, index, values, written)
 
@@ -337,21 +340,21 @@ class ScoreTable:
             column.index_copy_(0, torch.where(written, index, len(column) - 1), values)
 
     def _count(self, index: torch.Tensor, epoch: int) -> None:
-        if epoch != self._unsettled_epoch or len(self._unsettled) >= _FLUSH_EVERY:
+        if self._unflushed and (epoch != self._unflushed_epoch or len(self._unflushed) >= _FLUSH_EVERY):
             self.flush()
-            self._unsettled_epoch = epoch
-        self._unsettled.append(index.clone())  # the caller may reuse the memory
+        self._unflushed_epoch = epoch
+        self._unflushed.append(index.clone())  # the caller may reuse the memory
         self._writes += 1
 
     def flush(self) -> None:
         """Write usage and seen of the last steps."""
-        if not self._unsettled:
+        if not self._unflushed:
             return
-        index = torch.cat(self._unsettled)
-        self._unsettled = []
+        index = torch.cat(self._unflushed)
+        self._unflushed = []
         usage = self._columns["usage"]
         usage.index_add_(0, index, torch.ones(len(index), dtype=usage.dtype, device=usage.device))
-        self._stamp(index, self._unsettled_epoch)
+        self._stamp(index, self._unflushed_epoch)
 
     def _stamp(self, rows: torch.Tensor, epoch: int) -> None:
         """Write the epoch to "seen"."""
@@ -376,12 +379,14 @@ class ScoreTable:
 
     def invalid_counts(self) -> tuple[int, int]:
         """Return the number of non-finite losses and of out-of-range indices. Waits for the device."""
-        nonfinite, outside = self._strays.tolist()
+        nonfinite, outside = self._invalid.tolist()
         return nonfinite, outside
 
-    def clear_invalid_counts(self) -> None:
-        """Set both counts to 0."""
-        self._strays.zero_()
+    def take_invalid_counts(self) -> tuple[int, int]:
+        """Return the same counts, and set them to 0."""
+        nonfinite, outside = self._invalid.tolist()
+        self._invalid.zero_()
+        return nonfinite, outside
 
     def counters(self) -> tuple[int, int, int]:
         """Return the number of non-finite losses, of out-of-range indices, and of writes. Waits for the device."""
@@ -389,12 +394,13 @@ class ScoreTable:
 
     def set_counters(self, nonfinite: int, outside: int, writes: int) -> None:
         """Set the counters to the totals of all ranks."""
-        self._strays = torch.tensor([nonfinite, outside], dtype=torch.int64, device=self.device)
+        self._invalid = torch.tensor([nonfinite, outside], dtype=torch.int64, device=self.device)
         self._writes = writes
 
     def widen_counters(self, epoch: int) -> None:
         """Widen the counts before they can overflow. Called once per epoch."""
-        self.flush()
+        if self._unflushed:
+            self.flush()
         if epoch >= _WIDEN_AT:
             self._columns["seen"] = self._columns["seen"].to(torch.int32)
         # If batches repeat samples, a count may exceed the number of writes.
@@ -407,7 +413,7 @@ class ScoreTable:
         """Return a copy of all columns on the CPU, and the counters."""
         self.flush()
         columns = {name: column[: self.n].to("cpu", copy=True) for name, column in self._columns.items()}
-        return {"columns": columns, "invalid_counts": self._strays.to("cpu", copy=True), "writes": self._writes}
+        return {"columns": columns, "invalid_counts": self._invalid.to("cpu", copy=True), "writes": self._writes}
 
     def check_state(self, state: Mapping[str, Any]) -> None:
         """Raise if `load_state_dict` would fail; change nothing."""
@@ -420,14 +426,14 @@ class ScoreTable:
         """Restore what `state_dict` returned; the table stays on its device."""
         self.check_state(state)
         device = self.device
-        self._unsettled = []
+        self._unflushed = []
         for name, values in state["columns"].items():
             # Counts may have been widened; scores may have been stored in another precision to save space.
             dtype = self._columns[name].dtype if values.is_floating_point() else values.dtype
             column = torch.full((self.n + 1,), self.declared[name].initial, dtype=dtype)
             column[: self.n] = values.cpu()
             self._columns[name] = column.to(device)
-        self._strays = state["invalid_counts"].to(device, copy=True)
+        self._invalid = state["invalid_counts"].to(device, copy=True)
         self._writes = int(state["writes"])
 
 

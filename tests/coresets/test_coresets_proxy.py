@@ -15,6 +15,7 @@ from torch.utils.data import Dataset, TensorDataset
 
 import orderdp.coresets.proxy as models_module
 from orderdp import coresets
+from orderdp.checkpoint import load_checkpoint, save_checkpoint
 from orderdp.coresets import EL2N, Forgetting, GraNd, KCenter, MoSo, Proxy, StaticRandom, coreset_command
 from orderdp.coresets._math import Gradients
 from orderdp.coresets.proxy import Samples
@@ -364,6 +365,14 @@ def test_a_proxy_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path: Path, 
     np.testing.assert_array_equal(resumed.features(), straight.features())
     np.testing.assert_array_equal(resumed.correct(), straight.correct())
     assert len(epochs_trained) == 3 + 2 + 4
+
+
+def test_a_proxy_goes_on_from_a_checkpoint_that_says_optimiser(tmp_path: Path) -> None:
+    make(tmp_path, epochs=2).features()
+    (path,) = tmp_path.rglob("latest-0.pt")
+    latest = load_checkpoint(path)
+    save_checkpoint(path, {"epoch": latest["epoch"], "optimiser": latest["optimizer"]})
+    np.testing.assert_array_equal(make(tmp_path, epochs=4).features(), make(epochs=4).features())
 
 
 def test_a_longer_training_goes_on_from_a_shorter_one(tmp_path: Path, epochs_trained: list[int]) -> None:

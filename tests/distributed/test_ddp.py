@@ -41,7 +41,7 @@ def test_ddp_with_half_the_batch_each_follows_one_process_with_the_whole(
 def test_weights_would_differ_if_the_samples_did() -> None:
     """The comparison can fail: another seed is another training."""
     training = work.Training(work.POLICIES["once an epoch"], 1)
-    training.pruner._timeline.seed = 2
+    training.pruner._manager.seed = 2
     training.run()
     other, single = training.result()["weights"], alone("once an epoch")["weights"]
     assert not any(torch.allclose(other[name], single[name], rtol=1e-3) for name in single)

@@ -109,7 +109,7 @@ def test_bad_input_is_an_error_on_every_rank_and_nobody_hangs(tmp_path: Path) ->
         assert "A framework seems to deal out the samples once more" in rank["twice"]
         assert "FeedbackError: index must hold whole numbers" in rank["no index"]
         assert rank["alone"] == "no error"
-    assert "GroupError: rank 0 of 2 has not heard from all others at epoch 0" in results[0]["never"]
+    assert "GroupError: all_gather failed on rank 0 of 2 at epoch 0" in results[0]["never"]
     assert "Timed out" in results[0]["never"]
 
 

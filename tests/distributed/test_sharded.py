@@ -12,7 +12,7 @@ import torch
 
 from orderdp import OrderDP, Pruner
 from orderdp.distributed.collectives import Exchange
-from orderdp.distributed.sharded_epoch import transfer_plan
+from orderdp.distributed.sharded import transfer_plan
 from orderdp.distributed.sharded_table import MOST_USES
 from orderdp.errors import ConfigError, GroupError, IndexRangeError, NonFiniteLossError
 from orderdp.policies import UCB, DynamicRandom
@@ -208,7 +208,7 @@ def test_a_batch_with_guests_is_remembered_as_one_without(reduced: bool) -> None
                 losses[0] = torch.nan
             seen.append((index, losses))
             pruner.update(index, losses.nansum() if reduced else losses, reduced=reduced)
-        guests = len(pruner._table.guests)
+        guests = len(pruner._table.remote)
         pruner.sync()
         iter(pruner.sampler)
         assert pruner.report()["nonfinite"] == (0 if reduced else 3)
@@ -342,7 +342,7 @@ def test_a_group_that_is_made_after_the_pruner_is_too_late() -> None:
     iter(pruner.sampler)
 
     def work(rank: FullRank) -> Any:
-        pruner._timeline.team._options = type(pruner._timeline.team._options)(process_group=rank)
+        pruner._manager._options = type(pruner._manager._options)(process_group=rank)
         iter(pruner.sampler)
 
     for error in in_threads(2, work, kind=FullRank):
@@ -403,4 +403,4 @@ def test_a_rank_that_is_lost_in_the_middle_of_a_draw_is_an_error_that_names_the_
 
     for error in in_threads(2, work, kind=Lost):
         assert isinstance(error, GroupError)
-        assert re.search("has not heard from all others while epoch [01] was drawn: connection closed", str(error))
+        assert re.search("failed on rank [01] of 2 at epoch [01]: connection closed", str(error))

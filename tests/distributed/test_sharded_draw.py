@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from orderdp import Budget, Context, OrderDP, Unlearned, theory
 from orderdp import _draw as kernels
-from orderdp.distributed import bit_set as bits_module
-from orderdp.distributed import sharded_epoch as order_module
-from orderdp.distributed.bit_set import BitSet, Shard, ones_in
+from orderdp.distributed import sharded as order_module
+from orderdp.distributed import sharded_table as bits_module
 from orderdp.distributed.collectives import Collectives
-from orderdp.distributed.sharded_epoch import TwoLevelOrder
+from orderdp.distributed.sharded import TwoLevelOrder
+from orderdp.distributed.sharded_table import BitSet, Shard, ones_in
 from orderdp.distributed.sharded_topk import (
     DIGIT,
     OUTSIDE,

@@ -10,11 +10,8 @@ import pytest
 import torch
 
 from orderdp import OrderDP, Pruner
-from orderdp.distributed.bit_set import Shard
-from orderdp.distributed.sharded_epoch import RemoteSamples
-from orderdp.distributed.sharded_table import ShardedTable
+from orderdp.distributed.sharded_table import RemoteSamples, Shard, ShardedTable
 from orderdp.errors import IndexRangeError
-from orderdp.pruner import FeedbackWriter
 from tests.test_no_sync import Spy
 
 
@@ -43,14 +40,14 @@ def test_feedback_about_guests_is_kept_apart_until_it_is_told(on_host: bool) -> 
     table._on_host = on_host  # what a device does, on memory that can be looked at
     table.write(torch.tensor([50, 5, 40]), torch.tensor([7.0, 8.0, 2.0]), epoch=0)
     assert int(np.isfinite(table["score"]).sum()) == 1
-    index, scores, uses = table.learnt_of_guests()
+    index, scores, uses = table.changed_remote_rows()
     assert (index.tolist(), scores.tolist(), uses.tolist()) == ([5, 40], [8.0, 2.0], [1, 1])
-    table.guests_are_settled()
-    assert len(table.learnt_of_guests()[0]) == 0
+    table.mark_synced()
+    assert len(table.changed_remote_rows()[0]) == 0
     table.write(torch.tensor([40]), torch.tensor([2.0]), epoch=0)
-    assert table.learnt_of_guests()[0].tolist() == [40], "trained on again with the same loss"
+    assert table.changed_remote_rows()[0].tolist() == [40], "trained on again with the same loss"
     table.set_remote_rows(RemoteSamples(np.array([3, 7, 8]), np.ones(3, dtype=np.float32)))
-    assert len(table.learnt_of_guests()[0]) == 0, "nothing is known of new guests, whatever was of those before"
+    assert len(table.changed_remote_rows()[0]) == 0, "nothing is known of new guests, whatever was of those before"
 
 
 def test_on_a_device_a_sample_without_a_row_is_counted_and_written_nowhere() -> None:
@@ -60,7 +57,7 @@ def test_on_a_device_a_sample_without_a_row_is_counted_and_written_nowhere() -> 
     table.write(torch.tensor([4, -1, 90, 44]), torch.tensor([1.0, 2.0, 3.0, 4.0]), epoch=0)
     assert table.invalid_counts() == (0, 4)
     assert np.array_equal(table["score"], before)
-    assert len(table.learnt_of_guests()[0]) == 0
+    assert len(table.changed_remote_rows()[0]) == 0
 
 
 @pytest.mark.parametrize("wrong", [4, -1, 90, 44])
@@ -81,7 +78,7 @@ def test_there_is_room_for_any_number_of_guests() -> None:
     big.set_remote_rows(RemoteSamples(np.arange(40_000), np.zeros(40_000, dtype=np.float32)))
     assert np.array_equal(big["score"], np.arange(50_000.0))
     big.write(torch.tensor([39_999]), torch.tensor([5.0]), epoch=0)
-    assert big.learnt_of_guests()[0].tolist() == [39_999]
+    assert big.changed_remote_rows()[0].tolist() == [39_999]
     table.set_remote_rows(RemoteSamples(np.array([7]), np.array([1.0], dtype=np.float32)))
     assert np.array_equal(table["score"], own)
     with pytest.raises(IndexRangeError):
@@ -93,7 +90,7 @@ def test_a_step_with_guests_does_not_wait_for_a_device(index_device: str) -> Non
     pruner = Pruner(OrderDP(0.4), 90, table="sharded")
     next(iter(pruner.batch_sampler(8)))
     table = table_with_guests()
-    pruner._feedback = FeedbackWriter(pruner.policy, table, pruner._timeline)
+    pruner._table = table
     losses = torch.rand(4, device="meta", requires_grad=True)
     index = torch.tensor([50, 51, 3, 40]).to(index_device)
     with Spy() as spy:

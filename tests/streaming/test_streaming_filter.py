@@ -218,7 +218,7 @@ def test_a_stream_that_is_not_split_between_workers_is_noticed(workers: int) -> 
 
 def test_repeated_keys_that_are_left_out_are_noticed_at_the_end() -> None:
     keys = KeyFilter(orderdp.OrderDP(prune_ratio=0.9), key=0)
-    left_out = next(name for name in NAMES if not keys._board.read().keep_all_of(_marks([name]))[0])
+    left_out = next(name for name in NAMES if not keys._channel.read().keep_all_of(_marks([name]))[0])
     loader = DataLoader(keys.only([(name, 0) for name in [*NAMES, left_out]]), batch_size=8)
     with pytest.raises(DatasetError, match="1 came more than once"):
         _epoch(keys, loader)
@@ -497,7 +497,7 @@ def test_ranks_that_are_set_up_differently_are_told() -> None:
 
     for error in in_threads(2, rank):
         assert isinstance(error, GroupError)
-        assert "policy, seed or options" in str(error)
+        assert "seed: 0 on rank 0, 1 on rank 1" in str(error)
 
 
 def test_two_processes_keep_what_one_keeps(straight: Any, tmp_path: Path) -> None:

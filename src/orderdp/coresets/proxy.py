@@ -325,7 +325,7 @@ class ProxyTrainer:
             latest = self.store.load_checkpoint(f"latest-{init}")
             done = latest["epoch"]
             model.load_state_dict(self.store.load_checkpoint(f"model-{init}-{done}"))
-            state.optimizer.load_state_dict(latest["optimizer"])
+            state.optimizer.load_state_dict(latest["optimizer" if "optimizer" in latest else "optimiser"])
         else:
             self.store.save_checkpoint(f"model-{init}-0", model.state_dict())
         for number in range(done + 1, epoch + 1):

@@ -6,8 +6,8 @@ Nothing here is imported before there is a process group. For users: `DCPState`,
 
 from __future__ import annotations
 
-from orderdp.distributed.bit_set import Shard
 from orderdp.distributed.checkpoint import DCPState, load_parts, save_parts
 from orderdp.distributed.collectives import Exchange
+from orderdp.distributed.sharded_table import Shard
 
 __all__ = ["DCPState", "Exchange", "Shard", "load_parts", "save_parts"]

@@ -13,9 +13,7 @@ import numpy as np
 import torch
 
 from orderdp.checkpoint import load_checkpoint, save_checkpoint
-from orderdp.distributed.bit_set import BitSet, Shard
-from orderdp.distributed.sharded_epoch import PendingEpoch, ShardedOrder
-from orderdp.distributed.sharded_table import ShardedTable
+from orderdp.distributed.sharded_table import BitSet, Shard, ShardedTable
 from orderdp.distributed.sync import Changes, merged, wire_dtype
 from orderdp.errors import StateError
 from orderdp.policy import Column
@@ -30,7 +28,6 @@ __all__ = [
     "merge_rank_states",
     "resharded",
     "save_parts",
-    "with_what_is_left",
 ]
 
 
@@ -140,16 +137,6 @@ def _changes(state: Mapping[str, Any], declared: Mapping[str, Column]) -> Change
 Part = Mapping[str, Any]
 
 
-def with_what_is_left(epoch: ShardedOrder | PendingEpoch, position: int) -> dict[str, Any]:
-    """Return the state of an open epoch, including the samples not visited at `position`."""
-    if isinstance(epoch, PendingEpoch):
-        own, guests = epoch.own, np.empty(0, dtype=np.int64)
-    else:
-        own, guests = epoch.order.after(min(epoch.visited(position), len(epoch.order)))
-    left = {"todo": torch.from_numpy(own.words.view(np.int64)), "todo_guests": torch.from_numpy(guests)}
-    return {**epoch.state_dict(), **left, "n_todo": len(own) + len(guests)}
-
-
 def checkpoint_id(timeline: Part) -> tuple[int, ...]:
     """Position of a run when a part was written; equal for all parts of one checkpoint."""
     clock = timeline["clock"]
@@ -220,24 +207,24 @@ def _shard_of(part: Part) -> Shard:
 
 def _table(parts: Sequence[Part], shard: Shard) -> dict[str, Any]:
     """Rows of the rank's samples, and what other ranks have learned about them."""
-    learnt = [part["table"]["learnt"] for part in parts]
-    heard = {name: torch.cat([rows[name] for rows in learnt]) for name in ("index", "score", "usage")}
-    here = (heard["index"] >= shard.start) & (heard["index"] < shard.stop)
+    changed = [part["table"]["learnt"] for part in parts]
+    received = {name: torch.cat([rows[name] for rows in changed]) for name in ("index", "score", "usage")}
+    here = (received["index"] >= shard.start) & (received["index"] < shard.stop)
     agreed = np.array(parts[0]["timeline"]["shard"]["counters"])
     counted = [np.array([*part["table"]["invalid_counts"].tolist(), part["table"]["writes"]]) for part in parts]
     nonfinite, outside, writes = (int(c) for c in agreed + sum(count - agreed for count in counted))
     same = parts[0]["timeline"]["shard"]["world_size"] == shard.world
-    guests = parts[shard.rank]["table"]["guests"] if same else _no_guests()
+    remote = parts[shard.rank]["table"]["guests"] if same else _no_remote()
     return {
         "columns": {name: _rows(parts, name, shard) for name in parts[0]["table"]["columns"]},
         "invalid_counts": torch.tensor([nonfinite, outside]),
         "writes": writes,
-        "guests": guests,
-        "heard": {name: values[here] for name, values in heard.items()},
+        "guests": remote,
+        "heard": {name: values[here] for name, values in received.items()},
     }
 
 
-def _no_guests() -> dict[str, torch.Tensor]:
+def _no_remote() -> dict[str, torch.Tensor]:
     return {"index": torch.empty(0, dtype=torch.int64), "score": torch.empty(0)}
 
 
@@ -272,8 +259,8 @@ def _epoch(parts: Sequence[Part], shard: Shard) -> dict[str, Any] | None:
         theirs = BitSet(there.start, there.stop, epoch["todo"].numpy().view(np.uint64))
         for start, stop in BitSet(max(shard.start, there.start), min(shard.stop, there.stop)).pieces():
             todo.add(theirs.samples(start, stop))
-        guests = epoch["todo_guests"].numpy()
-        todo.add(guests[(guests >= shard.start) & (guests < shard.stop)])
+        remote = epoch["todo_guests"].numpy()
+        todo.add(remote[(remote >= shard.start) & (remote < shard.stop)])
     return {
         "kind": "undealt",
         "selected": torch.from_numpy(todo.words.view(np.int64)),

@@ -93,12 +93,17 @@ def _device_of(backend: str) -> torch.device:
 _Result = TypeVar("_Result")
 
 
+_Message = TypeVar("_Message", bound=tuple[int, ...])
+
+
 class Collectives:
     """Collectives between ranks; with one process they return their input.
 
+    Every collective of the library goes through here, so a missing rank is one error.
+
     Args:
         exchange: The process group; None for one process.
-        epoch: The current epoch, for messages.
+        epoch: The current epoch, for errors.
 
     Attributes:
         sent: Bytes sent so far.
@@ -112,6 +117,37 @@ class Collectives:
         self._exchange = exchange
         self._epoch = epoch
 
+    def gather_messages(self, message: _Message) -> list[_Message]:
+        """Gather a message of every rank, in order of rank. One collective.
+
+        Args:
+            message: A named tuple of whole numbers below 2**63.
+        """
+        kind: Any = type(message)
+        return [kind(*row.tolist()) for row in self.gather_all(np.array(message, dtype=np.int64))]
+
+    def gather_texts(self, text: str) -> list[str]:
+        """Gather a text of every rank, in order of rank. Two collectives."""
+        data = np.frombuffer(text.encode(), dtype=np.uint8)
+        lengths = [int(length) for (length,) in self.gather_all(np.array([len(data)]))]
+        padded = np.zeros(max(1, *lengths), dtype=np.uint8)
+        padded[: len(data)] = data
+        gathered = self.gather_all(padded)
+        return [part[:length].tobytes().decode() for part, length in zip(gathered, lengths, strict=True)]
+
+    def gather_all(self, values: np.ndarray) -> list[np.ndarray]:
+        """Gather arrays of equal length, in order of rank."""
+        exchange = self._exchange
+        if exchange is None:
+            return [values]
+        parts = self._asked("all_gather", lambda: exchange.gather_all(torch.from_numpy(values)))
+        self._count(values.nbytes, sum(part.nbytes for part in parts))
+        return [part.numpy() for part in parts]
+
+    def gather(self, values: np.ndarray) -> np.ndarray:
+        """Gather arrays of equal length, one row per rank."""
+        return np.stack(self.gather_all(values))
+
     def sum(self, values: np.ndarray) -> np.ndarray:
         """Sum int64 arrays of equal length over all ranks."""
         exchange = self._exchange
@@ -121,19 +157,10 @@ class Collectives:
         reduce: Callable[[torch.Tensor], torch.Tensor] | None = getattr(exchange, "sum_all", None)
         if reduce is None:
             return np.asarray(self.gather(values).sum(axis=0))
-        total = self._asked(lambda: reduce(mine))
+        total = self._asked("all_reduce", lambda: reduce(mine))
         self._count(values.nbytes, values.nbytes)
         summed: np.ndarray = total.numpy()
         return summed
-
-    def gather(self, values: np.ndarray) -> np.ndarray:
-        """Gather int64 arrays of equal length, one row per rank."""
-        exchange = self._exchange
-        if exchange is None:
-            return values[None]
-        parts = self._asked(lambda: exchange.gather_all(torch.from_numpy(values)))
-        self._count(values.nbytes, sum(part.nbytes for part in parts))
-        return np.stack([part.numpy() for part in parts])
 
     def swap(self, parts: Sequence[np.ndarray], sizes: Sequence[int]) -> list[np.ndarray]:
         """Send bytes to each rank and return the bytes that each rank sends here.
@@ -147,7 +174,7 @@ class Collectives:
             return list(parts)
         given = [torch.from_numpy(np.ascontiguousarray(part)) for part in parts]
         swap: Any = getattr(exchange, "swap_all", None) or _swap_by_gathering(exchange)
-        received: list[torch.Tensor] = self._asked(lambda: swap(given, list(sizes)))
+        received: list[torch.Tensor] = self._asked("all_to_all", lambda: swap(given, list(sizes)))
         self._count(sum(part.nbytes for part in given), sum(part.nbytes for part in received))
         return [part.numpy() for part in received]
 
@@ -155,13 +182,13 @@ class Collectives:
         self.sent += sent
         self.received += received
 
-    def _asked(self, ask: Callable[[], _Result]) -> _Result:
+    def _asked(self, name: str, ask: Callable[[], _Result]) -> _Result:
         try:
             return ask()
         except RuntimeError as error:
             raise GroupError(
-                f"rank {self.rank} of {self.world} has not heard from all others while epoch {self._epoch} was drawn: "
-                f"{error}. Another process has failed, or does not call iter(loader) or sync() where this one does."
+                f"{name} failed on rank {self.rank} of {self.world} at epoch {self._epoch}: {error}. Another rank has "
+                "exited or skipped iter(loader) or sync()."
             ) from error
 
 

@@ -1,345 +1,449 @@
-"""A pruner with a sharded table: its epoch manager, its synchronizer, and how they are built."""
+"""ShardedDraw: how a pruner with a sharded table selects, rebalances and restores its epochs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
-from orderdp._epochs import EpochManager, OpenEpoch, Order, SamplerView, TrainingProgress
-from orderdp._process_group import DistributedContext, DistributedOptions, SyncCounters
+from orderdp._draw import Streams
 from orderdp._validation import checked_name
-from orderdp.distributed.bit_set import BitSet, Shard, shard_size
-from orderdp.distributed.checkpoint import checkpoint_id, resharded, with_what_is_left
+from orderdp.distributed.checkpoint import checkpoint_id, resharded
 from orderdp.distributed.collectives import Collectives, find_exchange
-from orderdp.distributed.sharded_epoch import (
-    OwnShard,
-    PendingEpoch,
-    ShardedOrder,
-    TwoLevelOrder,
+from orderdp.distributed.sharded_table import (
+    WORD,
+    BitSet,
+    RemoteSamples,
+    RemoteSampleTable,
+    Shard,
+    ShardedTable,
+    ones_in,
     pack,
-    rebalance,
-    transfer_plan,
+    shard_size,
     unpack,
 )
-from orderdp.distributed.sharded_table import RemoteSampleTable, ShardedTable
-from orderdp.distributed.sharded_topk import Sharding, checked_for_shards, order_streams, select_shard
-from orderdp.distributed.sync import Changes, SharedConfig, Synchronizer, SyncMessage, digest
+from orderdp.distributed.sharded_topk import Sharding, checked_for_shards, chosen_among, order_streams, select_shard
+from orderdp.distributed.sync import digest
 from orderdp.errors import ConfigError, GroupError, StateError
-from orderdp.policy import Context, Policy, Selection, describe, size_bounds, total_samples
+from orderdp.policy import Context, Policy, describe, size_bounds, total_samples
 
 if TYPE_CHECKING:
+    from orderdp._epochs import DistributedOptions, Order
     from orderdp.distributed.collectives import Exchange
-    from orderdp.distributed.rank_shard import RankShard
 
-__all__ = ["ShardedContext", "ShardedEpochManager", "ShardedSynchronizer", "build_sharded"]
+__all__ = [
+    "WINDOW",
+    "PendingEpoch",
+    "ShardedDraw",
+    "ShardedOrder",
+    "TwoLevelOrder",
+    "build_sharded",
+    "rebalance",
+    "transfer_plan",
+]
 
 
-# Bytes per row: a score and a count.
-_ROW = 5
+#: Words per window. Changing it changes the order in which a seed visits samples.
+WINDOW = 1 << 12
 
 
-class ShardedSynchronizer(Synchronizer):
-    """Synchronize one rank of a sharded table with the others.
+_PLACES = np.arange(WORD, dtype=np.int64)
+
+
+class TwoLevelOrder:
+    """Random order of `own` and `remote`, of which any range can be read.
 
     Args:
-        table: This rank's table.
-        setup: Settings that must be equal on all ranks.
-        kept: Samples that all ranks have trained on so far.
-        fingerprint: Digest of the checkpoint that the table came from; 0 for none.
-
-    Attributes:
-        returned_bytes: Bytes of losses of remote samples that this rank sent or received at the last sync.
+        own: Selected samples of this rank's shard.
+        remote: Samples held by other ranks and trained on here, ascending.
+        rng: Random streams of the order.
     """
 
-    def __init__(self, table: ShardedTable, setup: SharedConfig, kept: int, fingerprint: int) -> None:
-        super().__init__(table, setup, kept, as_it_is=False, ledger=RemoteSampleTable(table, fingerprint))
-        self.returned_bytes = 0
-        self._shard = table.shard
+    def __init__(self, own: BitSet, remote: np.ndarray, rng: Streams) -> None:
+        self.own = own
+        self.remote = remote
+        self._rng = rng
+        self._words = np.arange(len(own.words), dtype=np.uint32 if len(own.words) < 1 << 32 else np.int64)
+        rng("words").shuffle(self._words)
+        mixed = remote.copy()
+        rng("guests").shuffle(mixed)
+        n_windows = max(1, -(-len(self._words) // WINDOW))
+        # Remote samples are spread over all windows.
+        self._remote = np.array_split(mixed, n_windows)
+        counts = [self._n_own(window) + len(part) for window, part in enumerate(self._remote)]
+        self._ends = np.cumsum(counts)
+        self._opened: tuple[int, np.ndarray] | None = None
 
-    @property
-    def counters(self) -> tuple[int, int, int]:
-        """Counts at the last sync."""
-        return self._ledger.counters
+    def __len__(self) -> int:
+        return int(self._ends[-1])
 
-    def unsynced(self, fed: int) -> None:
-        """None: the table's own state has the unsynced rows of remote samples."""
+    def samples(self, start: int, stop: int) -> np.ndarray:
+        """Samples between two positions."""
+        stop = min(stop, len(self))
+        if start >= stop:
+            return np.empty(0, dtype=np.int64)
+        first = int(np.searchsorted(self._ends, start, side="right"))
+        last = int(np.searchsorted(self._ends, stop, side="left"))
+        parts = []
+        for window in range(first, last + 1):
+            first = int(self._ends[window - 1]) if window else 0
+            parts.append(self._window(window)[max(0, start - first) : stop - first])
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
-    def _settle(self, headers: Sequence[SyncMessage], changes: Changes, epoch: int) -> None:
-        parts: list[Changes] = []
-        self.returned_bytes = 0
-        if any(heard.rows for heard in headers):
-            wires = Collectives(self.exchange, epoch)
-            parts = [self._returned(changes, wires)]
-            self.returned_bytes = wires.sent + wires.received
-            self.exchanged_bytes += wires.received
-        self._ledger.flush(parts, [(heard.nonfinite, heard.outside, heard.writes) for heard in headers])
-        self._kept += sum(heard.fed for heard in headers)
+    def after(self, position: int) -> tuple[BitSet, np.ndarray]:
+        """Samples not visited at `position`: those of this rank's shard, and the remote ones, ascending."""
+        own = self.own.copy()
+        whole = int(np.searchsorted(self._ends, position, side="right"))  # windows visited to their end
+        own.words[self._words[: whole * WINDOW]] = 0
+        last = self.samples(int(self._ends[whole - 1]) if whole else 0, position)
+        is_remote = np.isin(last, self.remote)
+        own.remove(last[~is_remote])
+        return own, np.setdiff1d(self.remote, np.concatenate((*self._remote[:whole], last[is_remote])))
 
-    def _returned(self, changes: Changes, wires: Collectives) -> Changes:
-        """Send the rows of remote samples to their owners; return the rows that other ranks send here."""
-        owners = np.searchsorted(np.array(self._shard.starts()), changes.index, side="right") - 1
-        counts = np.bincount(owners, minlength=wires.world)
-        data = pack(changes.index, changes.columns["score"], changes.columns["usage"]).reshape(-1, 8 + _ROW)
-        # Remote samples are in ascending order, so those of each owner are adjacent.
-        parts = [part.reshape(-1) for part in np.split(data, np.cumsum(counts)[:-1])]
-        told = wires.swap(list(counts.astype(np.int64).view(np.uint8).reshape(-1, 8)), [8] * wires.world)
-        to_here = [int(count.view(np.int64)[0]) for count in told]
-        index, columns = unpack(np.concatenate(wires.swap(parts, [(8 + _ROW) * count for count in to_here])), _ROW)
-        rows = columns.reshape(-1, _ROW)
-        scores = np.ascontiguousarray(rows[:, :4]).view(np.float32).reshape(-1)
-        return Changes(index, {"score": scores, "usage": rows[:, 4].copy()})
+    def _n_own(self, window: int) -> int:
+        return int(ones_in(self.own.words[self._words_of(window)]).sum())
+
+    def _words_of(self, window: int) -> np.ndarray:
+        return self._words[window * WINDOW : (window + 1) * WINDOW]
+
+    def _window(self, window: int) -> np.ndarray:
+        """Samples of a window in visiting order; the last window is cached."""
+        if self._opened is None or self._opened[0] != window:
+            words = self._words_of(window)
+            packed = self.own.words[words].view(np.uint8).reshape(len(words), WORD // 8)
+            mask = np.unpackbits(packed, axis=1, bitorder="little").view(np.bool_)
+            starts = (words.astype(np.int64) + self.own.first_word) * WORD
+            samples = np.concatenate(((starts[:, None] + _PLACES)[mask], self._remote[window]))
+            self._rng("window", window).shuffle(samples)
+            self._opened = window, samples
+        return self._opened[1]
 
 
-class ShardedContext(DistributedContext):
-    """Distributed context of ranks that hold one shard of the table each.
+class ShardedOrder:
+    """Epoch in which every rank visits its own order, all with the same number of samples.
+
+    Position ``base + k * world + r`` is the k-th sample of rank r. So the visited part is always a prefix, and one step
+    of all ranks advances the position by the number of samples that all ranks have visited.
+
+    Args:
+        order: The order of this rank.
+        each: Samples that each rank visits; a rank with fewer repeats its first ones.
+        total: Samples of all ranks without repeats; some of them may not be visited.
+        base: Start position: the number of samples visited before the rebalancing.
+        world: Number of ranks.
+        arrangement: What the order was made for; None for an epoch from a checkpoint.
+    """
+
+    per_rank = True
+
+    def __init__(
+        self,
+        order: TwoLevelOrder,
+        each: int,
+        total: int,
+        base: int = 0,
+        world: int = 1,
+        arrangement: Hashable | None = None,
+    ) -> None:
+        self.order = order
+        self.each = each
+        self.total = total
+        self.base = base
+        self.world = world
+        self.arrangement = arrangement
+
+    def __len__(self) -> int:
+        """Samples of the whole epoch, over all ranks."""
+        return self.base + self.total
+
+    def mine(self, position: int, count: int) -> np.ndarray:
+        """Next `count` samples of this rank from a position on."""
+        if position < self.base:
+            raise StateError(
+                f"this epoch was dealt out anew to {self.world} processes after {self.base} of its samples, so it "
+                "cannot be served from its start. Leave out rewind()."
+            )
+        start = (position - self.base) // self.world
+        stop = min(start + count, self.each)
+        there = self.order.samples(start, stop)
+        missing = stop - start - len(there)
+        return np.concatenate((there, self.order.samples(0, missing))) if missing > 0 else there
+
+    def batch(self, position: int, batch_size: int) -> list[int]:
+        """Return the batch that starts at `position`."""
+        indices: list[int] = self.mine(position, batch_size).tolist()
+        return indices
+
+    def samples(self, start: int, stop: int) -> np.ndarray:
+        """Samples that this rank visits between two positions."""
+        return self.mine(start, -(-(stop - start) // self.world))
+
+    def end(self, start: int, batch_size: int, drop_last: bool) -> int:
+        """Position at which batches from `start` on end."""
+        last = self.base + self.each * self.world
+        return start + (last - start) // batch_size * batch_size if drop_last else last
+
+    def visited(self, position: int) -> int:
+        """Number of samples that this rank has visited at a position."""
+        return (position - self.base) // self.world
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return tensors and numbers; the caller, which knows the position, adds the remaining samples."""
+        return {
+            "kind": "shard",
+            "selected": torch.from_numpy(self.order.own.words.view(np.int64)),
+            "guests": torch.from_numpy(self.order.remote),
+            "each": self.each,
+            "total": self.total,
+            "base": self.base,
+        }
+
+
+class PendingEpoch:
+    """Rest of an epoch that another number of ranks has begun; it must be rebalanced before it is served.
+
+    Args:
+        own: Remaining samples of this rank's shard.
+        left: Remaining samples of all ranks.
+        base: Samples that have been visited.
+    """
+
+    arrangement: Hashable | None = "not dealt out"
+    per_rank = True
+
+    def __init__(self, own: BitSet, left: int, base: int) -> None:
+        self.own = own
+        self.left = left
+        self.base = base
+
+    def __len__(self) -> int:
+        return self.base + self.left
+
+    def batch(self, position: int, batch_size: int) -> list[int]:
+        """Empty until the epoch is rebalanced."""
+        return []
+
+    def samples(self, start: int, stop: int) -> np.ndarray:
+        """Empty until the epoch is rebalanced."""
+        return np.empty(0, dtype=np.int64)
+
+    def end(self, start: int, batch_size: int, drop_last: bool) -> int:
+        """Position at which batches from `start` on would end."""
+        return start + self.left // batch_size * batch_size if drop_last else len(self)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the remaining samples as tensors and numbers."""
+        return {
+            "kind": "undealt",
+            "selected": torch.from_numpy(self.own.words.view(np.int64)),
+            "guests": torch.empty(0, dtype=torch.int64),
+            "left": self.left,
+            "base": self.base,
+        }
+
+
+def transfer_plan(counts: np.ndarray, targets: np.ndarray, turn: int = 0) -> np.ndarray:
+    """Number of selected samples that each rank (row) sends to each other rank (column) to reach its target.
+
+    >>> transfer_plan(np.array([5, 1, 3]), np.array([3, 3, 3])).tolist()
+    [[0, 2, 0], [0, 0, 0], [0, 0, 0]]
+
+    Args:
+        counts: Selected samples per rank.
+        targets: Minimum number per rank; in sum at most the sum of `counts`.
+        turn: The first rank that gives surplus; the last rank keeps the rest.
+    """
+    table = np.zeros((len(counts), len(counts)), dtype=np.int64)
+    surplus, wanted = np.maximum(counts - targets, 0), np.maximum(targets - counts, 0)
+    takers = [int(rank) for rank in np.flatnonzero(wanted)]
+    for step in range(len(counts)):
+        giver = (turn + step) % len(counts)
+        while surplus[giver] and takers:
+            moved = min(surplus[giver], wanted[takers[0]])
+            table[giver, takers[0]] += moved
+            surplus[giver] -= moved
+            wanted[takers[0]] -= moved
+            if not wanted[takers[0]]:
+                takers.pop(0)
+    return table
+
+
+def rebalance(
+    picks: BitSet,
+    scores_of: Callable[[np.ndarray], np.ndarray],
+    table: np.ndarray,
+    rng: Streams,
+    collectives: Collectives,
+) -> tuple[BitSet, RemoteSamples]:
+    """Return the selected samples that stay on this rank, and the remote samples it gets. A collective if any move.
+
+    Args:
+        picks: Selected samples of this rank's shard. Modified in place.
+        scores_of: Returns the scores of given samples.
+        table: Number of samples per sender and receiver, from `transfer_plan`.
+        rng: Random streams that select the samples to send.
+        collectives: Collectives between the ranks.
+    """
+    if not table.any():
+        return picks, RemoteSamples(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float32))
+    to = table[collectives.rank]
+    leaving = np.empty(0, dtype=np.int64)
+    if to.any():
+        gone = chosen_among(picks, 0, len(picks), int(to.sum()), rng)
+        leaving = np.concatenate([gone.samples(*piece) for piece in gone.pieces()])
+        picks.words &= ~gone.words
+        rng("to whom").shuffle(leaving)
+    cuts = np.cumsum(to)[:-1]
+    parts = [pack(part, scores_of(part)) for part in np.split(leaving, cuts)]
+    received = collectives.swap(parts, [12 * int(count) for count in table[:, collectives.rank]])
+    index, values = unpack(np.concatenate(received), 4)
+    order = np.argsort(index)
+    return picks, RemoteSamples(index[order], values.view(np.float32)[order])
+
+
+class ShardedDraw:
+    """Strategy of an `EpochManager` whose ranks hold one shard of the table each.
 
     Args:
         policy: The policy.
         table: This rank's table.
         sharding: "exact" or "stratified".
-        epochs: Planned epochs, or None.
-        labels: One class per sample, or None.
-        strict: Whether a non-finite loss is an error.
-        options: Distributed options.
+        pad: Whether shards of an epoch are padded with repeats.
+
+    Attributes:
+        table: This rank's table.
+        pending: The rest of a loaded epoch that another number of ranks has begun; None if it is rebalanced.
+        digest: Digest of what all ranks know about the last draw.
     """
 
-    def __init__(
-        self,
-        policy: Policy,
-        table: ShardedTable,
-        sharding: Sharding,
-        epochs: int | None,
-        labels: np.ndarray | None,
-        strict: bool,
-        options: DistributedOptions,
-    ) -> None:
-        super().__init__(policy, table, epochs, labels, strict, options)
-        self._setup = (f"{describe(policy)}, {sharding} shards", *self._setup[1:])
-        self._part = table
-        self._fingerprint = 0
-        self.drawn: dict[str, float] = {}
-        self.drew(0, 0, 0)
+    def __init__(self, policy: Policy, table: ShardedTable, sharding: Sharding, pad: bool) -> None:
+        self.table = table
+        self.pending: PendingEpoch | None = None
+        self.digest = 0
+        self._policy = policy
+        self._shard = table.shard
+        self._sharding: Sharding = sharding
+        self._pad = pad
+        self._fingerprint = 0  # of the checkpoint that the table came from
+        self._rows: RemoteSampleTable | None = None
+        self._costs = {"selection_bytes": 0, "moved_picks": 0, "moved_bytes": 0}
 
-    def exchange(self) -> Exchange | None:
-        """Return the exchange with the other ranks; None for one process."""
-        exchange = super().exchange()
-        here = (0, 1) if exchange is None else (exchange.rank, exchange.world)
-        shard = self._part.shard
+    def describe(self, policy: Policy) -> str:
+        """Describe the policy and how it selects from shards, for the comparison of ranks."""
+        return f"{describe(policy)}, {self._sharding} shards"
+
+    def check_group(self, group: Exchange | None) -> None:
+        """Raise if the process group is not the one that the table was split for."""
+        shard = self._shard
+        here = (0, 1) if group is None else (group.rank, group.world)
         if here != (shard.rank, shard.world):
             raise GroupError(
                 f"a sharded table is split when the pruner is made: then this was rank {shard.rank} of {shard.world}, "
                 f"now it is rank {here[0]} of {here[1]}. Make the process group before the pruner, and a new pruner "
                 "for a new group."
             )
-        return exchange
 
-    def share(self) -> RankShard | None:
-        """This rank's shard of an epoch; None for all of it."""
-        shard = self._part.shard
-        return None if self.exchange() is None else OwnShard(shard.rank, shard.world, self._options.pad)
-
-    def each(self, samples: int) -> int:
-        """Number of samples, of `samples`, that each rank trains on."""
-        world = self._part.shard.world
-        return -(-samples // world) if self._options.pad else samples // world
-
-    def targets(self, samples: int) -> np.ndarray:
-        """Minimum number of distinct samples, of `samples`, per rank."""
-        world = self._part.shard.world
-        if not self._options.pad:
-            return np.full(world, samples // world)
-        return np.array([shard_size(samples, rank, world) for rank in range(world)])  # a rank repeats at most one
-
-    def _new_meeting(self, kept: int) -> ShardedSynchronizer:
-        return ShardedSynchronizer(self._part, SharedConfig(*self._setup), kept, self._fingerprint)
-
-    def restored_from(self, fingerprint: int, kept: int) -> None:
-        """Note that the table was loaded from the checkpoint with this digest."""
-        self._meeting, self._fingerprint, self.tally = None, fingerprint, SyncCounters()
-        self.meeting(kept)
-
-    def unsynced(self) -> dict[str, Any] | None:
-        """None: the table's own state has the unsynced rows of remote samples."""
-        return None
-
-    def drew(self, selecting: int, picks: int, moving: int) -> None:
-        """Store the costs of a draw: bytes to select, remote samples received, bytes to rebalance."""
-        self.drawn = {"selection_bytes": selecting, "moved_picks": picks, "moved_bytes": moving}
-        if self._meeting is not None:
-            self._meeting.exchanged_bytes += selecting + moving
-
-    @property
-    def counters(self) -> tuple[int, int, int]:
-        """Counts at the last sync."""
-        return self._meeting.counters if isinstance(self._meeting, ShardedSynchronizer) else (0, 0, 0)
+    def synced_rows(self) -> RemoteSampleTable:
+        """Return the rows of this table, as ranks exchange them."""
+        self._rows = RemoteSampleTable(self.table, self._fingerprint)
+        return self._rows
 
     @property
     def traffic(self) -> dict[str, float]:
-        """Bytes received and samples moved."""
-        returned = self._meeting.returned_bytes if isinstance(self._meeting, ShardedSynchronizer) else 0
-        return {**super().traffic, **self.drawn, "returned_bytes": returned}
+        """Bytes received and samples moved, for reports."""
+        return {**self._costs, "returned_bytes": 0 if self._rows is None else self._rows.returned_bytes}
 
+    # -- selection -----------------------------------------------------------------------------------------------
 
-class ShardedEpochManager(EpochManager):
-    """Epoch manager of one rank with a sharded table.
+    def order(self, context: Context, collectives: Collectives, arrangement: Hashable) -> ShardedOrder:
+        """Select and rebalance this rank's part of an epoch. A collective with several ranks.
 
-    Args:
-        policy: The policy.
-        table: This rank's table.
-        team: Distributed context.
-        sharding: "exact" or "stratified".
-        **options: Passed to `EpochManager`.
-    """
+        Args:
+            context: The epoch's context.
+            collectives: Collectives between the ranks.
+            arrangement: What the order is made for.
+        """
+        shard, table = self._shard, self.table
+        rng = order_streams(context, shard)
+        if self.pending is None:
+            base = 0
+            picks = select_shard(self._policy, shard, table.scores_between, context, collectives, self._sharding)
+        else:
+            base, picks = self.pending.base, self.pending.own.copy()
+        selecting = collectives.received
+        counts = self._counts(picks, context, collectives)
+        total = int(counts.sum())
+        plan = transfer_plan(counts, self._targets(total), turn=context.epoch)
+        picks, remote = rebalance(picks, table.scores_of, plan, rng, collectives)
+        table.set_remote_rows(remote)
+        self.pending = None
+        self.digest = digest(str(total).encode())
+        moving = collectives.received - selecting
+        self._costs = {"selection_bytes": selecting, "moved_picks": len(remote.samples), "moved_bytes": moving}
+        order = TwoLevelOrder(picks, remote.samples, rng)
+        each = -(-total // shard.world) if self._pad else total // shard.world
+        return ShardedOrder(order, each, total, base, shard.world, arrangement)
 
-    def __init__(
-        self, policy: Policy, table: ShardedTable, team: ShardedContext, sharding: Sharding, **options: Any
-    ) -> None:
-        super().__init__(policy, table, team=team, **options)
-        self._part = table
-        self._group = team
-        self._sharding: Sharding = sharding
-        self._undealt: PendingEpoch | None = None  # the rest of an epoch that another number of ranks has begun
-        self._common = 0  # digest of what all ranks know about the draw
+    def _targets(self, samples: int) -> np.ndarray:
+        """Return the fewest samples that each rank trains on, of `samples`."""
+        world = self._shard.world
+        if not self._pad:
+            return np.full(world, samples // world)
+        return np.array([shard_size(samples, rank, world) for rank in range(world)])  # a rank repeats at most one
 
-    # -- iteration -----------------------------------------------------------------------------------------------
+    def _counts(self, picks: BitSet, context: Context, collectives: Collectives) -> np.ndarray:
+        """Return the number of selected samples per rank."""
+        q = self._policy.size(context.n, context)
+        if self._sharding == "exact" or self.pending is not None or q is None:
+            return collectives.gather(np.array([len(picks)]))[:, 0]
+        return np.array([shard_size(q, rank, collectives.world) for rank in range(collectives.world)])
 
-    def open(self, view: SamplerView) -> OpenEpoch:
-        """Open an epoch for a new iterator; return its order and its start and end offsets."""
-        if self._epoch is None:
-            self._epoch = self._undealt  # an attempt to rebalance it may have failed
-        return super().open(view)
+    # -- loaded epochs -------------------------------------------------------------------------------------------
 
-    def rewind(self) -> None:
-        """Serve the open epoch from its start until it is over; trained samples stay counted."""
-        if getattr(self._epoch, "base", 0):
+    @property
+    def has_too_few_left(self) -> bool:
+        """Whether a loaded epoch has fewer samples left than there are ranks."""
+        # A rank that gets none of the remaining samples has none to pad with either.
+        return self.pending is not None and self.pending.left < self._shard.world
+
+    def check_rewind(self, order: Order | None) -> None:
+        """Raise if an epoch cannot be served from its start."""
+        if getattr(order, "base", 0):
             raise StateError(
                 "rewind() needs as many processes as the checkpoint was written by: what was trained on before is not "
                 "known to others. Leave it out, and let the loader skip nothing."
             )
-        super().rewind()
 
-    def _ends_at(self, end: int) -> bool:
-        # A rank that gets none of the remaining samples has none to pad with either.
-        too_few = self._undealt is not None and self._undealt.left < self._part.shard.world
-        return too_few or super()._ends_at(end)
+    def state_dict(self, order: Order | None, position: int) -> dict[str, Any]:
+        """Return this rank's part of an epoch manager's state, as tensors and plain values.
 
-    def _next_epoch(self) -> None:
-        self._undealt = None
-        super()._next_epoch()
-
-    def _drawn(self, view: SamplerView) -> int:
-        self._arrange(view)
-        return self._common
-
-    # -- selection -----------------------------------------------------------------------------------------------
-
-    def select(self) -> Selection:
-        """Not available: no rank has the whole selection."""
-        raise ConfigError(
-            'filter needs the whole selection, and with table="sharded" each process has its own part. Use '
-            "pruner.loader(...), pruner.sampler or pruner.batch_sampler(...)."
-        )
-
-    def preview(self) -> Selection:
-        """Not available: no rank has the whole selection, and a preview must not block the other ranks."""
-        raise ConfigError(
-            'preview() shows a whole selection, and with table="sharded" each process has its own part. Use '
-            'table="replicated" to look at it.'
-        )
-
-    @property
-    def _must_meet(self) -> bool:
-        return True
-
-    def drawn_order(self, arrangement: Hashable) -> Order:
-        """Draw and rebalance this rank's part of the current epoch. A collective with several ranks."""
-        wires = Collectives(self._group.exchange(), self.clock.epoch)
-        context, shard = self.context(self.clock.epoch), self._part.shard
-        rng = order_streams(context, shard)
-        picks, base = self._picks(context, wires)
-        selecting = wires.received
-        counts = self._counts(picks, context, wires)
-        total = int(counts.sum())
-        table = transfer_plan(counts, self._group.targets(total), turn=context.epoch)
-        picks, guests = rebalance(picks, self._part.scores_of, table, rng, wires)
-        self._part.set_remote_rows(guests)
-        self._undealt = None
-        self._common = digest(str(total).encode())
-        self._group.drew(selecting, len(guests.samples), wires.received - selecting)
-        order = TwoLevelOrder(picks, guests.samples, rng)
-        return ShardedOrder(order, self._group.each(total), total, base, shard.world, arrangement)
-
-    @property
-    def _gathers(self) -> bool:
-        """Whether the number of selected samples per rank must be gathered."""
-        return self._sharding == "exact" or self._undealt is not None
-
-    def _picks(self, context: Context, wires: Collectives) -> tuple[BitSet, int]:
-        """Selected samples of this rank's shard, and the position at which they begin."""
-        if self._undealt is not None:
-            return self._undealt.own.copy(), self._undealt.base
-        self.selector.prepare(context.epoch)
-        scores = self._part.scores_between
-        return select_shard(self._policy, self._part.shard, scores, context, wires, self._sharding), 0
-
-    def _counts(self, picks: BitSet, context: Context, wires: Collectives) -> np.ndarray:
-        """Number of selected samples per rank."""
-        q = self._policy.size(context.n, context)
-        if self._gathers or q is None:
-            return wires.gather(np.array([len(picks)]))[:, 0]
-        return np.array([shard_size(q, rank, wires.world) for rank in range(wires.world)])
-
-    # -- checkpoints ---------------------------------------------------------------------------------------------
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return tensors and plain values: this rank's part of the epoch manager."""
-        shard, epoch = self._part.shard, self._epoch
-        assert epoch is None or isinstance(epoch, ShardedOrder | PendingEpoch)
+        Args:
+            order: The open epoch, if any.
+            position: Number of its samples that are trained on.
+        """
+        assert order is None or isinstance(order, ShardedOrder | PendingEpoch)
         return {
-            "seed": self.seed,
-            "clock": self.clock.state_dict(),
-            "nonfinite": self.complaints.nonfinite,
-            "repeated": self.repeated,
-            "epoch": None if epoch is None else with_what_is_left(epoch, self.clock.trained),
+            "epoch": None if order is None else _with_what_is_left(order, position),
             "shard": {
-                "rank": shard.rank,
-                "world_size": shard.world,
+                "rank": self._shard.rank,
+                "world_size": self._shard.world,
                 "sharding": self._sharding,
-                "counters": list(self._group.counters),
+                "counters": list((0, 0, 0) if self._rows is None else self._rows.counters),
             },
         }
 
     def whole(self, state: Any) -> Mapping[str, Any]:
         """Build this rank's state from the parts that any number of ranks have written."""
         parts = state if isinstance(state, list | tuple) else [state]
-        return resharded(parts, self._part.shard, self._sharding)
+        return resharded(parts, self._shard, self._sharding)
 
-    def restorer(self, state: Mapping[str, Any]) -> Callable[[], None]:
-        """Read and check `state`; return a function that applies it, so that nothing is half restored."""
-        clock, seed, nonfinite = (
-            TrainingProgress.from_state(state["clock"]),
-            int(state["seed"]),
-            int(state["nonfinite"]),
-        )
-        repeated, epoch = int(state["repeated"]), None
-        if state["epoch"] is not None:
-            epoch = self._restored_epoch(state["epoch"], Context(self.n, clock.epoch, seed))
-
-        def restore() -> None:
-            self.clock, self.seed, self.complaints.nonfinite = clock, seed, nonfinite
-            self._epoch, self._rewound, self._share = epoch, False, None
-            self._undealt = epoch if isinstance(epoch, PendingEpoch) else None
-            self._repeated_before = repeated
-            self._group.restored_from(
-                digest(describe(self._policy).encode(), repr(checkpoint_id(state)).encode()), clock.kept
-            )
-
-        return restore
-
-    def _restored_epoch(self, state: Mapping[str, Any], context: Context) -> ShardedOrder | PendingEpoch:
-        shard = self._part.shard
+    def restore_order(self, state: Mapping[str, Any] | None, context: Context) -> ShardedOrder | PendingEpoch | None:
+        """Restore the open epoch from `state`; None if none was open."""
+        if state is None:
+            return None
+        shard = self._shard
         own = BitSet(shard.start, shard.stop, state["selected"].numpy().view(np.uint64).copy())
         if own.words.shape != BitSet(shard.start, shard.stop).words.shape:
             raise StateError(
@@ -351,32 +455,36 @@ class ShardedEpochManager(EpochManager):
         order = TwoLevelOrder(own, state["guests"].numpy().copy(), order_streams(context, shard))
         return ShardedOrder(order, int(state["each"]), int(state["total"]), int(state["base"]), shard.world)
 
+    def restored(self, order: Order | None, state: Mapping[str, Any]) -> None:
+        """Note that `order` and the table were loaded from this state of an epoch manager."""
+        self.pending = order if isinstance(order, PendingEpoch) else None
+        self._rows = None
+        self._fingerprint = digest(describe(self._policy).encode(), repr(checkpoint_id(state)).encode())
+
+
+def _with_what_is_left(order: ShardedOrder | PendingEpoch, position: int) -> dict[str, Any]:
+    """Return the state of an open epoch, including the samples not visited at `position`."""
+    if isinstance(order, PendingEpoch):
+        own, remote = order.own, np.empty(0, dtype=np.int64)
+    else:
+        own, remote = order.order.after(min(order.visited(position), len(order.order)))
+    left = {"todo": torch.from_numpy(own.words.view(np.int64)), "todo_guests": torch.from_numpy(remote)}
+    return {**order.state_dict(), **left, "n_todo": len(own) + len(remote)}
+
 
 def build_sharded(
-    policy: Policy,
-    n: int,
-    sharding: str,
-    *,
-    seed: int,
-    epochs: int | None,
-    labels: np.ndarray | None,
-    raise_on_nan: bool,
-    options: DistributedOptions,
-) -> tuple[ShardedTable, ShardedEpochManager]:
-    """Build this rank's table and epoch manager.
+    policy: Policy, n: int, sharding: str, epochs: int | None, options: DistributedOptions
+) -> ShardedDraw:
+    """Build this rank's table, and the strategy that selects from it.
 
     Args:
         policy: The policy.
         n: Samples in the whole data set.
         sharding: "exact" or "stratified".
-        seed: Seed of the training.
         epochs: Planned epochs, or None.
-        labels: One class per sample, or None.
-        raise_on_nan: Whether a non-finite loss is an error.
-        options: Distributed options.
+        options: How the ranks work together.
     """
     mode: Any = checked_name(sharding, ("exact", "stratified"), "sharding")
-    kind: Sharding = mode
     policy = checked_for_shards(policy)
     if not options.shard:
         raise ConfigError(
@@ -391,9 +499,4 @@ def build_sharded(
         raise ConfigError(
             f"{policy} keeps {q} of {n} samples, too few for {shard.world} processes. Prune less or use fewer."
         )
-    table = ShardedTable(shard)
-    team = ShardedContext(policy, table, kind, epochs, labels, raise_on_nan, options)
-    timeline = ShardedEpochManager(
-        policy, table, team, kind, seed=seed, epochs=epochs, labels=labels, raise_on_nan=raise_on_nan
-    )
-    return table, timeline
+    return ShardedDraw(policy, ShardedTable(shard), mode, options.pad)

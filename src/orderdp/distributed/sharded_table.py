@@ -1,21 +1,200 @@
-"""ShardedTable: the scores of the samples that a rank holds, in five bytes per sample."""
+"""What a rank holds of a sharded table: `Shard`, `BitSet` and `ShardedTable`, with five bytes per sample."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from orderdp.distributed.bit_set import Shard
-from orderdp.distributed.sharded_epoch import RemoteSamples
-from orderdp.distributed.sync import Changes, TableCounters
+from orderdp.distributed.collectives import Collectives
+from orderdp.distributed.sync import Changes, SyncMessage, TableCounters
 from orderdp.errors import IndexRangeError
 from orderdp.policy import Column
 from orderdp.score_table import SCORE, ScoreTable
 
-__all__ = ["MOST_USES", "RemoteSampleTable", "ShardedTable"]
+__all__ = [
+    "MOST_USES",
+    "PIECE",
+    "WORD",
+    "BitSet",
+    "RemoteSampleTable",
+    "RemoteSamples",
+    "Shard",
+    "ShardedTable",
+    "ones_in",
+    "pack",
+    "shard_size",
+    "unpack",
+]
+
+
+#: Samples per word. Words are counted from sample 0, so ranks that share a word agree on its bits.
+WORD = 64
+
+
+#: Samples processed together: whole words, and few enough for the CPU cache.
+PIECE = 1 << 16
+
+
+_ONES = np.array([bin(byte).count("1") for byte in range(256)], dtype=np.uint8)
+
+
+def ones_in(words: np.ndarray) -> np.ndarray:
+    """Number of set bits per word."""
+    ones: np.ndarray = _ONES[words.view(np.uint8).reshape(len(words), WORD // 8)].sum(axis=1, dtype=np.int64)
+    return ones
+
+
+class BitSet:
+    """Subset of the samples from `start` to `stop`, one bit per sample.
+
+    >>> bits = BitSet(3, 70)
+    >>> bits.add(np.array([5, 64, 69]))
+    >>> bits.mask(60, 70).astype(int).tolist(), len(bits)
+    ([0, 0, 0, 0, 1, 0, 0, 0, 0, 1], 3)
+
+    Args:
+        start: The first sample that the set can hold.
+        stop: The first sample after it that the set cannot hold.
+        words: Content, as in the `words` of another set; None for an empty set.
+    """
+
+    def __init__(self, start: int, stop: int, words: np.ndarray | None = None) -> None:
+        self.start, self.stop = start, max(start, stop)
+        self.first_word = start // WORD
+        n_words = -(-self.stop // WORD) - self.first_word if self.stop > start else 0
+        self.words: np.ndarray = np.zeros(n_words, dtype=np.uint64) if words is None else words
+        self._bytes = self.words.view(np.uint8)
+
+    def __len__(self) -> int:
+        return sum(
+            int(_ONES[self._bytes[at : at + PIECE]].sum(dtype=np.int64)) for at in range(0, self.words.nbytes, PIECE)
+        )
+
+    def pieces(self) -> Iterator[tuple[int, int]]:
+        """Yield the range in pieces that share no word."""
+        for start in range(self.start // PIECE * PIECE, self.stop, PIECE):
+            yield max(start, self.start), min(start + PIECE, self.stop)
+
+    def mask(self, start: int, stop: int) -> np.ndarray:
+        """Boolean mask of the samples from `start` to `stop`."""
+        first = start // WORD
+        packed = self._bytes[(first - self.first_word) * 8 : (-(-stop // WORD) - self.first_word) * 8]
+        offset = first * WORD
+        return np.unpackbits(packed, bitorder="little").view(np.bool_)[start - offset : stop - offset]
+
+    def put(self, start: int, mask: np.ndarray) -> None:
+        """Replace the piece that starts at `start` and is as long as `mask`."""
+        first, stop = start // WORD, start + len(mask)
+        last = -(-stop // WORD)
+        if start % WORD or stop % WORD:
+            padded = np.zeros((last - first) * WORD, dtype=np.bool_)
+            padded[start - first * WORD : stop - first * WORD] = mask
+            mask = padded
+        at = (first - self.first_word) * 8
+        self._bytes[at : at + len(mask) // 8] = np.packbits(mask, bitorder="little")
+
+    def add(self, samples: np.ndarray) -> None:
+        """Add samples."""
+        np.bitwise_or.at(self.words, samples // WORD - self.first_word, _bit_of(samples))
+
+    def remove(self, samples: np.ndarray) -> None:
+        """Remove samples."""
+        np.bitwise_and.at(self.words, samples // WORD - self.first_word, ~_bit_of(samples))
+
+    def samples(self, start: int, stop: int) -> np.ndarray:
+        """Members from `start` to `stop`, ascending."""
+        return np.flatnonzero(self.mask(start, stop)) + start
+
+    def __ior__(self, other: BitSet) -> BitSet:
+        self.words |= other.words
+        return self
+
+    def copy(self) -> BitSet:
+        """Return a copy."""
+        return BitSet(self.start, self.stop, self.words.copy())
+
+
+def _bit_of(samples: np.ndarray) -> np.ndarray:
+    bit: np.ndarray = np.uint64(1) << (samples % WORD).astype(np.uint64)
+    return bit
+
+
+def shard_size(total: int, rank: int, world: int) -> int:
+    """Number of samples of `total` that a rank gets: an equal part, and one more on the first ranks.
+
+    Monotone in `total`, so on every rank the parts of q <= s <= n are in the same order.
+
+    >>> [shard_size(8, rank, 3) for rank in range(3)]
+    [3, 3, 2]
+    """
+    return total // world + (rank < total % world)
+
+
+@dataclass(frozen=True)
+class Shard:
+    """The samples from `start` to `stop`, of `n` that `world` ranks hold together.
+
+    >>> [(Shard(8, rank, 3).start, Shard(8, rank, 3).stop) for rank in range(3)]
+    [(0, 3), (3, 6), (6, 8)]
+
+    Attributes:
+        n: Samples in the whole data set.
+        rank: The rank that holds this shard.
+        world: Number of shards.
+    """
+
+    n: int
+    rank: int = 0
+    world: int = 1
+
+    @property
+    def start(self) -> int:
+        """First sample of the shard."""
+        return self.rank * (self.n // self.world) + min(self.rank, self.n % self.world)
+
+    @property
+    def stop(self) -> int:
+        """First sample after the shard."""
+        return self.start + shard_size(self.n, self.rank, self.world)
+
+    @property
+    def size(self) -> int:
+        """Number of samples."""
+        return shard_size(self.n, self.rank, self.world)
+
+    def starts(self) -> list[int]:
+        """First sample of the shard of every rank."""
+        return [Shard(self.n, rank, self.world).start for rank in range(self.world)]
+
+
+class RemoteSamples(NamedTuple):
+    """Samples that another rank holds.
+
+    Attributes:
+        samples: Their indices, int64, ascending.
+        scores: Their scores, float32.
+    """
+
+    samples: np.ndarray
+    scores: np.ndarray
+
+
+def pack(index: np.ndarray, *columns: np.ndarray) -> np.ndarray:
+    """Rows as consecutive bytes: the index, then each column."""
+    parts = [index, *columns]
+    rows = [np.ascontiguousarray(part).view(np.uint8).reshape(len(index), part.dtype.itemsize) for part in parts]
+    return np.concatenate(rows, axis=1).reshape(-1)
+
+
+def unpack(data: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
+    """Indices of packed rows, and the bytes of their columns, `width` per row."""
+    rows = data.reshape(-1, 8 + width)
+    index = np.ascontiguousarray(rows[:, :8]).view(np.int64).reshape(-1)
+    return index, np.ascontiguousarray(rows[:, 8:]).reshape(-1)
 
 
 #: Maximum of the usage count. It fits one byte, with room for the repeats of one epoch.
@@ -38,11 +217,11 @@ class ShardedTable(ScoreTable):
 
     def __init__(self, shard: Shard) -> None:
         self.shard = shard
-        self.guests = np.empty(0, dtype=np.int64)
-        self._guests = torch.empty(0, dtype=torch.int64)  # the same, on the table's device
+        self.remote = np.empty(0, dtype=np.int64)
+        self._remote = torch.empty(0, dtype=torch.int64)  # the same, on the table's device
         # Room for the number of remote samples to expect if samples are in no order; columns grow if there are more.
         self._room = 0 if shard.world == 1 else min(shard.n - shard.size, 64 + shard.size // 64)
-        self._before = RemoteSamples(self.guests, np.empty(0, dtype=np.float32))
+        self._before = RemoteSamples(self.remote, np.empty(0, dtype=np.float32))
         self._set_up(shard.n, range(shard.start, shard.stop), self._room, ())
 
     # -- reading -------------------------------------------------------------------------------------------------
@@ -72,14 +251,14 @@ class ShardedTable(ScoreTable):
             return rows
         last = self._columns["score"].shape[0] - 1
         found = torch.full_like(rows, last)
-        if len(self._guests):
-            places = torch.searchsorted(self._guests, index).clamp(max=len(self._guests) - 1)
-            found = torch.where(self._guests[places] == index, places + self.size, last)
+        if len(self._remote):
+            places = torch.searchsorted(self._remote, index).clamp(max=len(self._remote) - 1)
+            found = torch.where(self._remote[places] == index, places + self.size, last)
         rows = torch.where(elsewhere, found, rows)
         if self._on_host:
             self._refuse(index[rows == last], len(index))
         else:
-            self._strays[1] += (rows == last).sum()
+            self._invalid[1] += (rows == last).sum()
         return rows
 
     def _refuse(self, wrong: torch.Tensor, total: int) -> None:
@@ -107,16 +286,16 @@ class ShardedTable(ScoreTable):
 
     # -- remote samples ------------------------------------------------------------------------------------------
 
-    def set_remote_rows(self, guests: RemoteSamples) -> None:
+    def set_remote_rows(self, remote: RemoteSamples) -> None:
         """Replace the rows of remote samples by those of a new epoch."""
         self.flush()
-        self.guests, self._before = guests.samples, guests
-        self._guests = torch.from_numpy(guests.samples).to(self.device)
-        if len(guests.samples) > self._room:
-            self._room = len(guests.samples)
+        self.remote, self._before = remote.samples, remote
+        self._remote = torch.from_numpy(remote.samples).to(self.device)
+        if len(remote.samples) > self._room:
+            self._room = len(remote.samples)
             self._columns = {name: self._grown(name) for name in self._columns}
-        here = slice(self.size, self.size + len(guests.samples))
-        self._columns["score"][here] = torch.from_numpy(guests.scores).to(self.device)
+        here = slice(self.size, self.size + len(remote.samples))
+        self._columns["score"][here] = torch.from_numpy(remote.scores).to(self.device)
         self._columns["usage"][here] = 0
 
     def _grown(self, name: str) -> torch.Tensor:
@@ -127,18 +306,18 @@ class ShardedTable(ScoreTable):
         new[: self.size] = old[: self.size]
         return new
 
-    def learnt_of_guests(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def changed_remote_rows(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Remote samples changed since the last sync or since they were set; their scores and usage counts."""
-        here = slice(self.size, self.size + len(self.guests))
+        here = slice(self.size, self.size + len(self.remote))
         scores = self.column("score")[here].cpu().numpy()
         uses = self._columns["usage"][here].cpu().numpy()
         changed = np.flatnonzero((scores.view(np.int32) != self._before.scores.view(np.int32)) | (uses > 0))
-        return self.guests[changed], scores[changed], uses[changed]
+        return self.remote[changed], scores[changed], uses[changed]
 
-    def guests_are_settled(self) -> None:
+    def mark_synced(self) -> None:
         """Mark remote rows as synced: their owners have them."""
-        here = slice(self.size, self.size + len(self.guests))
-        self._before = RemoteSamples(self.guests, self._columns["score"][here].cpu().numpy().copy())
+        here = slice(self.size, self.size + len(self.remote))
+        self._before = RemoteSamples(self.remote, self._columns["score"][here].cpu().numpy().copy())
         self._columns["usage"][here] = 0
 
     def receive_rows(self, index: np.ndarray, scores: np.ndarray, uses: np.ndarray) -> None:
@@ -150,7 +329,7 @@ class ShardedTable(ScoreTable):
     def move(self, device: torch.device) -> None:
         """Move the table to `device`."""
         super().move(device)
-        self._guests = self._guests.to(device)
+        self._remote = self._remote.to(device)
 
     # -- checkpoints ---------------------------------------------------------------------------------------------
 
@@ -158,28 +337,32 @@ class ShardedTable(ScoreTable):
         """Return the rows of this rank and of remote samples; `copy=False` if the state is written at once."""
         self.flush()
         columns = {name: column[: self.size].to("cpu", copy=copy) for name, column in self._columns.items()}
-        index, scores, uses = self.learnt_of_guests()
-        here = slice(self.size, self.size + len(self.guests))
+        index, scores, uses = self.changed_remote_rows()
+        here = slice(self.size, self.size + len(self.remote))
         return {
             "columns": columns,
-            "invalid_counts": self._strays.to("cpu", copy=True),
+            "invalid_counts": self._invalid.to("cpu", copy=True),
             "writes": self._writes,
-            "guests": {"index": torch.tensor(self.guests), "score": self._columns["score"][here].to("cpu", copy=True)},
+            "guests": {"index": torch.tensor(self.remote), "score": self._columns["score"][here].to("cpu", copy=True)},
             "learnt": {"index": torch.tensor(index), "score": torch.tensor(scores), "usage": torch.tensor(uses)},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load the state that `resharded` built from the parts of all ranks, in place."""
         self.check_state(state)
-        self._unsettled = []
+        self._unflushed = []
         for name, values in state["columns"].items():
             self._columns[name][: self.size] = values.to(self.device)
-        guests = state["guests"]
-        self.set_remote_rows(RemoteSamples(guests["index"].numpy().copy(), guests["score"].numpy().copy()))
-        heard = state["heard"]
-        self.receive_rows(heard["index"].numpy(), heard["score"].numpy(), heard["usage"].numpy())
-        self._strays = state["invalid_counts"].to(self.device, copy=True)
+        remote = state["guests"]
+        self.set_remote_rows(RemoteSamples(remote["index"].numpy().copy(), remote["score"].numpy().copy()))
+        received = state["heard"]
+        self.receive_rows(received["index"].numpy(), received["score"].numpy(), received["usage"].numpy())
+        self._invalid = state["invalid_counts"].to(self.device, copy=True)
         self._writes = int(state["writes"])
+
+
+# Bytes per row: a score and a count.
+_ROW = 5
 
 
 class RemoteSampleTable(TableCounters):
@@ -188,32 +371,40 @@ class RemoteSampleTable(TableCounters):
     Args:
         table: This rank's table.
         fingerprint: Digest of the checkpoint that it came from; 0 for none.
+
+    Attributes:
+        returned_bytes: Bytes of losses of remote samples that this rank sent or received at the last sync.
     """
 
     def __init__(self, table: ShardedTable, fingerprint: int) -> None:
         super().__init__(table, as_it_is=bool(fingerprint))
+        self.returned_bytes = 0
         self._table = table
         self._fingerprint = fingerprint
 
     def changes(self) -> Changes:
         """Rows that the owners of the remote samples have to receive."""
-        index, scores, uses = self._table.learnt_of_guests()
+        index, scores, uses = self._table.changed_remote_rows()
         return Changes(index, {"score": scores, "usage": uses})
 
-    def agreed(self, name: str) -> np.ndarray:
+    def synced_scores(self) -> np.ndarray:
         """Not available: no rank has a whole column."""
         raise NotImplementedError
 
-    def before(self, index: np.ndarray) -> dict[str, np.ndarray]:
-        """Not available: no rank has a whole column."""
-        raise NotImplementedError
+    def unsynced(self) -> dict[str, Any] | None:
+        """None: the table's own state has the unsynced rows of remote samples."""
+        return None
 
-    def flush(self, parts: Sequence[Changes], counted: Sequence[Sequence[int]]) -> None:
-        """Write what other ranks have learned about this rank's samples, and add up the counts of all ranks."""
-        for part in parts:
-            self._table.receive_rows(part.index, part.columns["score"], part.columns["usage"])
-        self._table.guests_are_settled()
-        self._add_up(counted)
+    def exchange(self, changes: Changes, messages: Sequence[SyncMessage], collectives: Collectives) -> None:
+        """Send the rows of remote samples to their owners, and write what other ranks send here."""
+        self.returned_bytes = 0
+        if any(message.rows for message in messages):
+            before = collectives.sent + collectives.received
+            rows = self._returned(changes, collectives)
+            self._table.receive_rows(rows.index, rows.columns["score"], rows.columns["usage"])
+            self.returned_bytes = collectives.sent + collectives.received - before
+        self._table.mark_synced()
+        self.add_counts(messages)
 
     def fingerprint(self) -> int:
         """Digest of the checkpoint until it has been compared, then 0."""
@@ -222,3 +413,21 @@ class RemoteSampleTable(TableCounters):
     def compared(self) -> None:
         """Note that all ranks have loaded the same checkpoint."""
         self._fingerprint = 0
+
+    def _returned(self, changes: Changes, collectives: Collectives) -> Changes:
+        """Send the rows of remote samples to their owners; return the rows that other ranks send here."""
+        owners = np.searchsorted(np.array(self._table.shard.starts()), changes.index, side="right") - 1
+        counts = np.bincount(owners, minlength=collectives.world)
+        data = pack(changes.index, changes.columns["score"], changes.columns["usage"]).reshape(-1, 8 + _ROW)
+        # Remote samples are in ascending order, so those of each owner are adjacent.
+        parts = [part.reshape(-1) for part in np.split(data, np.cumsum(counts)[:-1])]
+        announced = collectives.swap(
+            list(counts.astype(np.int64).view(np.uint8).reshape(-1, 8)), [8] * collectives.world
+        )
+        to_here = [int(count.view(np.int64)[0]) for count in announced]
+        index, columns = unpack(
+            np.concatenate(collectives.swap(parts, [(8 + _ROW) * count for count in to_here])), _ROW
+        )
+        rows = columns.reshape(-1, _ROW)
+        scores = np.ascontiguousarray(rows[:, :4]).view(np.float32).reshape(-1)
+        return Changes(index, {"score": scores, "usage": rows[:, 4].copy()})

@@ -15,8 +15,8 @@ import numpy as np
 
 from orderdp import _draw as draw
 from orderdp._draw import Streams, fair_hash, key64
-from orderdp.distributed.bit_set import PIECE, BitSet, Shard, shard_size
 from orderdp.distributed.collectives import Collectives
+from orderdp.distributed.sharded_table import PIECE, BitSet, Shard, shard_size
 from orderdp.errors import ConfigError
 from orderdp.policies._selection import streams, tie_key
 from orderdp.policies.baselines import FullData
@@ -167,16 +167,22 @@ class DistributedTopK:
         candidates: This rank's candidates; selected samples are removed from it.
         scores: Reads their scores.
         tie_key: Key of the hash that orders equal scores.
-        wires: Collectives between the ranks.
+        collectives: Collectives between the ranks.
         smallest_first: Whether to select the smallest scores instead.
     """
 
     def __init__(
-        self, candidates: BitSet, scores: Scores, tie_key: int, wires: Collectives, *, smallest_first: bool = False
+        self,
+        candidates: BitSet,
+        scores: Scores,
+        tie_key: int,
+        collectives: Collectives,
+        *,
+        smallest_first: bool = False,
     ) -> None:
         self.smallest_first = smallest_first
         self.candidates = candidates
-        self.wires = wires
+        self.collectives = collectives
         self._scores = scores
         self._tie_key = tie_key
 
@@ -198,14 +204,18 @@ class DistributedTopK:
     def count_seen(self) -> int:
         """Number of candidates, over all ranks, that have been seen."""
         counted = sum(int(np.count_nonzero(keys < np.uint32(OUTSIDE))) for _, keys in self._pieces(seen_only=True))
-        return int(self.wires.sum(np.array([counted]))[0])
+        return int(self.collectives.sum(np.array([counted]))[0])
 
     def _cut(self, count: int, seen_only: bool) -> TopKThreshold:
-        limit: Limit = smallest(count, KEY_BITS, lambda *digit: self._key_counts(seen_only, *digit), self.wires.sum)
+        limit: Limit = smallest(
+            count, KEY_BITS, lambda *digit: self._key_counts(seen_only, *digit), self.collectives.sum
+        )
         if not limit.missing:
             return TopKThreshold(limit.below, 0)
         tied = limit.below
-        hashes = smallest(limit.missing, _HASH_BITS, lambda *digit: self._hash_counts(tied, *digit), self.wires.sum)
+        hashes = smallest(
+            limit.missing, _HASH_BITS, lambda *digit: self._hash_counts(tied, *digit), self.collectives.sum
+        )
         return TopKThreshold(tied, hashes.below)
 
     def _key_counts(self, seen_only: bool, prefix: int, shift: int, width: int) -> np.ndarray:
@@ -287,7 +297,7 @@ def chosen_among(members: BitSet, before: int, total: int, count: int, rng: draw
 
 
 def choose(
-    rule: PoolRule, pool: BitSet, scores: Scores, sizes: tuple[int, int], context: Context, wires: Collectives
+    rule: PoolRule, pool: BitSet, scores: Scores, sizes: tuple[int, int], context: Context, collectives: Collectives
 ) -> BitSet:
     """This rank's part of the `q` samples that `rule` keeps of the pool of all ranks. Modifies `pool` in place.
 
@@ -297,10 +307,10 @@ def choose(
         scores: Reads its scores.
         sizes: Size of the pool and number kept, s and q.
         context: The epoch's context.
-        wires: Collectives between the ranks.
+        collectives: Collectives between the ranks.
     """
     s, q = sizes
-    field = DistributedTopK(pool, scores, tie_key(context), wires)
+    field = DistributedTopK(pool, scores, tie_key(context), collectives)
     steps = rule.positions(s, q, context, field.count_seen).steps
     field.smallest_first = steps.easiest_first
     skip = min(steps.skip, field.count_seen()) if steps.skip else 0
@@ -316,9 +326,9 @@ def _with_some_of_the_rest(field: DistributedTopK, best: BitSet, rest: int, coun
         best |= field.candidates
         return best
     before = 0
-    if field.wires.world > 1:
-        of_ranks = field.wires.gather(np.array([len(field.candidates)]))[:, 0]
-        before = int(of_ranks[: field.wires.rank].sum())
+    if field.collectives.world > 1:
+        of_ranks = field.collectives.gather(np.array([len(field.candidates)]))[:, 0]
+        before = int(of_ranks[: field.collectives.rank].sum())
     rng = partial(context.rng, "epoch", context.epoch, "mixed")
     best |= chosen_among(field.candidates, before, rest, count, rng)
     return best
@@ -369,7 +379,7 @@ Sharding = Literal["exact", "stratified"]
 
 
 def select_shard(
-    policy: Policy, shard: Shard, scores: Scores, context: Context, wires: Collectives, sharding: Sharding
+    policy: Policy, shard: Shard, scores: Scores, context: Context, collectives: Collectives, sharding: Sharding
 ) -> BitSet:
     """This rank's part of the selection of an epoch.
 
@@ -378,20 +388,20 @@ def select_shard(
     ranks exchange nothing but sample counts, and only if these depend on losses.
     """
     if isinstance(policy, Budget):
-        chosen = select_shard(policy.policy, shard, scores, context, wires, sharding)
-        return _some_of(chosen, policy.left(context), context, wires, "budget")
+        chosen = select_shard(policy.policy, shard, scores, context, collectives, sharding)
+        return _some_of(chosen, policy.left(context), context, collectives, "budget")
     if isinstance(policy, UniformTail):
-        return _with_tail(policy, shard, scores, context, wires, sharding)
+        return _with_tail(policy, shard, scores, context, collectives, sharding)
     exact = sharding == "exact"
     if isinstance(policy, Unlearned | SkipLearned):
-        return _without_learned(policy, shard, scores, context, wires if exact else None)
+        return _without_learned(policy, shard, scores, context, collectives if exact else None)
     if isinstance(policy, FullData):
         return pool_bits(shard.n, shard.n, streams(context), shard.start, shard.stop)
     assert isinstance(policy, OrderDP)
     s, q = policy.sizes(context.n)
     if exact:
         pool = pool_bits(shard.n, s, streams(context), shard.start, shard.stop)
-        return pool if s == q else choose(policy.rule, pool, scores, (s, q), context, wires)
+        return pool if s == q else choose(policy.rule, pool, scores, (s, q), context, collectives)
     s, q = (shard_size(total, shard.rank, shard.world) for total in (s, q))
     here = _own_context(context, shard)
     pool = _own_pool(shard, s, streams(here))
@@ -403,16 +413,16 @@ def _own_context(context: Context, shard: Shard) -> Context:
 
 
 def _with_tail(
-    policy: UniformTail, shard: Shard, scores: Scores, context: Context, wires: Collectives, sharding: Sharding
+    policy: UniformTail, shard: Shard, scores: Scores, context: Context, collectives: Collectives, sharding: Sharding
 ) -> BitSet:
     """Selection of the inner policy; in the tail a uniform draw of the same size."""
     inner = policy.policy
     if not policy.in_tail(context):
-        return select_shard(inner, shard, scores, context, wires, sharding)
+        return select_shard(inner, shard, scores, context, collectives, sharding)
     size = inner.size(context.n, context)
     if size is None:
-        part = np.array([len(select_shard(inner, shard, scores, context, wires, sharding))])
-        size = int(wires.sum(part)[0])
+        part = np.array([len(select_shard(inner, shard, scores, context, collectives, sharding))])
+        size = int(collectives.sum(part)[0])
     if sharding == "exact":
         rng = partial(context.rng, "epoch", context.epoch, "tail")
         return pool_bits(shard.n, size, rng, shard.start, shard.stop)
@@ -420,25 +430,25 @@ def _with_tail(
 
 
 def _without_learned(
-    policy: Unlearned | SkipLearned, shard: Shard, scores: Scores, context: Context, wires: Collectives | None
+    policy: Unlearned | SkipLearned, shard: Shard, scores: Scores, context: Context, collectives: Collectives | None
 ) -> BitSet:
-    """Samples not learned plus some learned ones, of all ranks; without `wires`, of this rank only."""
+    """Samples not learned plus some learned ones, of all ranks; without `collectives`, of this rank only."""
     threshold = _fixed(policy.learned)
     learned, others = BitSet(shard.start, shard.stop), BitSet(shard.start, shard.stop)
     for low, high in learned.pieces():
         mask = scores(low, high) <= threshold
         learned.put(low, mask)
         others.put(low, ~mask)
-    if wires is None:
+    if collectives is None:
         kept = policy.size(context.n, context)
         mine = None if kept is None else shard_size(kept, shard.rank, shard.world)
         counts = policy.counts(shard.size, len(learned), mine)
-        context, wires = _own_context(context, shard), Collectives()
+        context, collectives = _own_context(context, shard), Collectives()
     else:
-        counts = policy.counts(context.n, int(wires.sum(np.array([len(learned)]))[0]))
-    kept_bits = _some_of(others, counts[0], context, wires, "unlearned")
+        counts = policy.counts(context.n, int(collectives.sum(np.array([len(learned)]))[0]))
+    kept_bits = _some_of(others, counts[0], context, collectives, "unlearned")
     if counts[1]:
-        kept_bits |= _some_of(learned, counts[1], context, wires, "learned")
+        kept_bits |= _some_of(learned, counts[1], context, collectives, "learned")
     return kept_bits
 
 
@@ -448,14 +458,14 @@ def _fixed(threshold: Threshold) -> float:
     return threshold.loss if isinstance(threshold, Probability) else threshold.value
 
 
-def _some_of(members: BitSet, count: int, context: Context, wires: Collectives, tag: str) -> BitSet:
+def _some_of(members: BitSet, count: int, context: Context, collectives: Collectives, tag: str) -> BitSet:
     """This rank's part of `count` drawn uniformly from the members of all ranks."""
-    of_ranks = wires.gather(np.array([len(members)]))[:, 0]
+    of_ranks = collectives.gather(np.array([len(members)]))[:, 0]
     total = int(of_ranks.sum())
     if count >= total:
         return members
     rng = partial(context.rng, "epoch", context.epoch, tag)
-    return chosen_among(members, int(of_ranks[: wires.rank].sum()), total, count, rng)
+    return chosen_among(members, int(of_ranks[: collectives.rank].sum()), total, count, rng)
 
 
 def _own_pool(shard: Shard, s: int, rng: Streams) -> BitSet:

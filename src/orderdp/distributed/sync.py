@@ -1,169 +1,46 @@
-"""Synchronization of ranks. All collectives are in one place, at most three, so that no rank waits for another.
+"""Synchronization of ranks: messages, the check that ranks agree, and the changed rows of their tables.
 
-The ranks exchange a message of fixed size, from which every rank derives the same result; then the changed rows;
-then, after a draw, its digest. Every error is raised by all ranks at the same point.
+At the start of an epoch the ranks exchange a message each, from which every rank derives the same result; then the
+changed rows; then, after a draw, its digest. These are all collectives of a replicated table, at most three, in one
+place, so that no rank waits for another. Every error is raised by all ranks at the same point.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple, dataclass, fields
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 
-from orderdp.distributed.collectives import Exchange
+from orderdp.distributed.collectives import Collectives
 from orderdp.errors import GroupError
 from orderdp.policy import Column
 from orderdp.score_table import ScoreTable
 
 if TYPE_CHECKING:
-    from orderdp._epochs import Order, SamplerView, TrainingProgress
-    from orderdp._process_group import SyncCounters
+    from orderdp.distributed.collectives import Exchange
 
 __all__ = [
-    "ITER",
-    "SYNC",
     "Changes",
-    "RankStatus",
-    "SharedConfig",
     "SyncMessage",
     "SyncResult",
     "SyncedRows",
     "SyncedTable",
     "Synchronizer",
     "TableCounters",
+    "check_alike",
     "check_ranks_in_sync",
+    "check_same_draw",
     "check_sharding",
-    "differences",
     "digest",
+    "digest_of",
     "merged",
     "wire_dtype",
 ]
-
-
-ITER, SYNC = 1, 2
-
-
-# Bytes of the policy's description that are sent along, so that an error can show both policies.
-_TEXT = 160
-
-
-@dataclass(frozen=True)
-class SyncMessage:
-    """Configuration of a rank, its position in training, and the amount of data it sends.
-
-    Attributes:
-        action: `ITER` or `SYNC`.
-        failed: 1 if the rank cannot continue, so that the other ranks do not wait for it.
-        seed: The rank's seed; a digest of it if it is very large.
-        n: Length of the data set.
-        epochs: Planned epochs, -1 for none.
-        policy: Digest of the policy and the columns.
-        labels: Digest of the labels.
-        shard: Whether this library shards the samples.
-        pad: Whether shards are padded.
-        strict: Whether a non-finite loss is an error.
-        batch_size: Batch size of the iterating loader, 0 if unknown.
-        drop_last: ``drop_last`` of the iterating loader.
-        table: Digest of the table before this sync, 0 if it has been compared already.
-        epoch: The epoch that the rank is about to serve.
-        is_open: Whether that epoch has been drawn.
-        trained: The rank's position in it.
-        arranging: Whether the rank has to order samples.
-        rows: Number of changed rows of the rank's table.
-        fed: Samples whose losses came back since the last sync.
-        nonfinite: Non-finite losses since the last sync.
-        outside: Indices out of range since the last sync.
-        writes: Steps written to the table since the last sync.
-        expected: Samples of the epoch that ends, over all ranks.
-        got: Samples of that epoch whose losses came back on this rank.
-        overran: Whether that epoch was served to its end.
-        rewound: Whether the open epoch is served from its start.
-        policy_text: Description of the policy.
-    """
-
-    action: int
-    failed: int
-    seed: int
-    n: int
-    epochs: int
-    policy: int
-    labels: int
-    shard: int
-    pad: int
-    strict: int
-    batch_size: int
-    drop_last: int
-    table: int
-    epoch: int
-    is_open: int
-    trained: int
-    arranging: int
-    rows: int
-    fed: int
-    nonfinite: int
-    outside: int
-    writes: int
-    expected: int
-    got: int
-    overran: int
-    rewound: int
-    policy_text: str
-
-    def encode(self) -> torch.Tensor:
-        """Encode as an int64 tensor of fixed length."""
-        *numbers, text = astuple(self)
-        words = text.encode()[:_TEXT].ljust(_TEXT, b"\0")
-        return torch.cat((torch.tensor(numbers), torch.frombuffer(bytearray(words), dtype=torch.int64)))
-
-    @classmethod
-    def decode(cls, values: torch.Tensor) -> SyncMessage:
-        """Decode the result of `encode`."""
-        names = [field.name for field in fields(cls)][:-1]
-        text = values[len(names) :].numpy().tobytes().rstrip(b"\0").decode(errors="replace")
-        given: dict[str, Any] = dict(zip(names, values[: len(names)].tolist(), strict=True))
-        return cls(**given, policy_text=text)
-
-
-# What must be equal on all ranks: the field, its title in errors, and the value to show. The action comes first: while
-# it differs, the rest need not be comparable.
-_SHARED: tuple[tuple[str, str, Callable[[SyncMessage], object]], ...] = (
-    ("action", "what they do", lambda h: "sync()" if h.action == SYNC else "iter()"),
-    ("seed", "seed", lambda h: h.seed),
-    ("n", "length of the data set", lambda h: h.n),
-    ("epochs", "epochs", lambda h: None if h.epochs < 0 else h.epochs),
-    ("policy", "policy", lambda h: h.policy_text),
-    ("labels", "labels", lambda h: f"digest {h.labels:x}"),
-    ("shard", "shard", lambda h: bool(h.shard)),
-    ("pad", "pad", lambda h: bool(h.pad)),
-    ("strict", "on_nan", lambda h: "raise" if h.strict else "warn"),
-    ("batch_size", "batch_size", lambda h: h.batch_size or None),
-    ("drop_last", "drop_last", lambda h: bool(h.drop_last)),
-    ("rewound", "whether rewind() was called", lambda h: bool(h.rewound)),
-    ("table", "scores they start from (were different checkpoints loaded?)", lambda h: f"digest {h.table:x}"),
-)
-
-
-def differences(headers: Sequence[SyncMessage]) -> str | None:
-    """Describe the settings that differ between ranks; None if all are equal."""
-    found = []
-    for name, title, show in _SHARED:
-        ranks_of: dict[int, list[int]] = {}
-        for rank, header in enumerate(headers):
-            ranks_of.setdefault(getattr(header, name), []).append(rank)
-        if len(ranks_of) > 1:
-            parts = [f"{show(headers[ranks[0]])} on {_named(ranks)}" for ranks in ranks_of.values()]
-            found.append(f"{title}: {', '.join(parts)}")
-            if name == "action":
-                break
-    return "; ".join(found) or None
-
-
-def _named(ranks: list[int]) -> str:
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks[:8]))}{', ...' if len(ranks) > 8 else ''}"
 
 
 def digest(*parts: bytes) -> int:
@@ -174,87 +51,146 @@ def digest(*parts: bytes) -> int:
     return int.from_bytes(state.digest(), "little") >> 4
 
 
-class RankStatus(NamedTuple):
-    """Position of one rank when it enters a sync; the fields are those of `SyncMessage`."""
+# -- checks that ranks agree ---------------------------------------------------------------------------------------
+
+
+def digest_of(settings: Mapping[str, object]) -> int:
+    """Return a digest of settings, equal on ranks with equal settings."""
+    return digest(_as_text(settings).encode())
+
+
+def check_alike(
+    settings: Mapping[str, object], digests: Sequence[int], collectives: Collectives, epoch: int, advice: str
+) -> None:
+    """Raise if the settings of the ranks differ, and name those that do.
+
+    The ranks have exchanged digests. Only if these differ, the settings themselves are gathered for the error.
+
+    Args:
+        settings: The settings of this rank, by the names that errors use. Under the first name is what the rank does:
+            while that differs, the rest need not be comparable.
+        digests: `digest_of` the settings of every rank.
+        collectives: Collectives between the ranks.
+        epoch: The current epoch.
+        advice: What to do, for the error.
+    """
+    if len(set(digests)) == 1:
+        return
+    found = []
+    ranks = [json.loads(text) for text in collectives.gather_texts(_as_text(settings))]
+    for place, name in enumerate(settings):
+        ranks_of: dict[str, list[int]] = {}
+        for rank, values in enumerate(ranks):
+            ranks_of.setdefault(str(values.get(name)), []).append(rank)
+        if len(ranks_of) > 1:
+            found.append(f"{name}: {', '.join(f'{value} on {_named(here)}' for value, here in ranks_of.items())}")
+            if place == 0:
+                break
+    raise GroupError(
+        f"all processes must be set up alike, and at epoch {epoch} they differ in {'; '.join(found)}. {advice}"
+    )
+
+
+def _as_text(settings: Mapping[str, object]) -> str:
+    return json.dumps({name: str(value) for name, value in settings.items()})
+
+
+def _named(ranks: list[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks[:8]))}{', ...' if len(ranks) > 8 else ''}"
+
+
+class _DrawMessage(NamedTuple):
+    failed: int
+    drawn: int
+
+
+def check_same_draw(
+    collectives: Collectives, epoch: int, drawn: int, advice: str, failure: Exception | None = None
+) -> None:
+    """Raise if a rank has failed to draw, or if the ranks have drawn differently. One collective.
+
+    Args:
+        collectives: Collectives between the ranks.
+        epoch: The epoch that was drawn.
+        drawn: Digest of what this rank has drawn.
+        advice: What to do, for the error.
+        failure: The error that this rank raises instead.
+    """
+    answers = collectives.gather_messages(_DrawMessage(failure is not None, drawn))
+    if failure is not None:
+        raise failure
+    _raise_for_failed([bool(answer.failed) for answer in answers], epoch)
+    if len({answer.drawn for answer in answers}) > 1:
+        raise GroupError(f"all processes must draw the same samples for epoch {epoch}, and they have not. {advice}")
+
+
+def _raise_for_failed(failed: Sequence[bool], epoch: int) -> None:
+    if any(failed):
+        ranks = ", ".join(str(rank) for rank, has in enumerate(failed) if has)
+        raise GroupError(f"epoch {epoch} cannot begin, because rank {ranks} failed. Its own error says why.")
+
+
+class SyncMessage(NamedTuple):
+    """Where a rank stands when it enters a sync.
+
+    Attributes:
+        epoch: The epoch that the rank is about to serve.
+        is_open: Whether that epoch has been drawn.
+        trained: The rank's position in it.
+        arranging: Whether the rank has to order samples.
+        fed: Samples whose losses came back since the last sync.
+        expected: Samples of the epoch that ends, over all ranks.
+        got: Samples of that epoch whose losses came back on this rank.
+        overran: Whether that epoch was served to its end.
+        batch_size: Batch size of the iterating loader, 0 if unknown.
+        shard: Whether this library shards the samples.
+        failed: 1 if the rank cannot continue, so that the other ranks do not wait for it.
+        settings: Digest of what must be equal on all ranks.
+        rows: Number of changed rows of the rank's table.
+        nonfinite: Non-finite losses since the last sync.
+        outside: Indices out of range since the last sync.
+        writes: Steps written to the table since the last sync.
+    """
 
     epoch: int
-    is_open: bool = False
+    is_open: int = 0
     trained: int = 0
-    arranging: bool = False
-    batch_size: int = 0
-    drop_last: bool = False
+    arranging: int = 0
     fed: int = 0
     expected: int = 0
     got: int = 0
-    overran: bool = False
-    rewound: bool = False
-
-    @classmethod
-    def now(cls, clock: TrainingProgress, tally: SyncCounters, is_open: bool) -> RankStatus:
-        """Status of a rank that calls ``sync()`` within or between epochs.
-
-        Args:
-            clock: Progress of the training.
-            tally: The rank's counts since the last sync.
-            is_open: Whether the current epoch is being iterated.
-        """
-        return cls(clock.epoch, is_open=is_open, trained=clock.trained, fed=tally.fed)
-
-    @classmethod
-    def before(
-        cls,
-        wanted: int,
-        view: SamplerView,
-        epoch: Order | None,
-        clock: TrainingProgress,
-        tally: SyncCounters,
-        *,
-        rewound: bool,
-    ) -> RankStatus:
-        """Status of a rank that is about to iterate over an epoch.
-
-        Args:
-            wanted: Number of the requested epoch.
-            view: The sampler that iterates.
-            epoch: The open epoch, if any.
-            clock: Progress of the training.
-            tally: The rank's counts since the last sync.
-            rewound: Whether the open epoch is served from its start.
-        """
-        is_open = epoch is not None and wanted == clock.epoch
-        is_left = clock.end is not None and clock.moved and not is_open
-        return cls(
-            epoch=wanted,
-            is_open=is_open,
-            trained=clock.trained if is_open else 0,
-            arranging=epoch is None or not is_open or epoch.arrangement not in (None, view.arrangement),
-            batch_size=int(getattr(view, "batch_size", None) or 0),
-            drop_last=bool(getattr(view, "drop_last", False)),
-            fed=tally.fed,
-            expected=(clock.end or 0) - tally.start if is_left else 0,
-            got=tally.got,
-            overran=tally.overran,
-            rewound=rewound,
-        )
+    overran: int = 0
+    batch_size: int = 0
+    shard: int = 0
+    failed: int = 0
+    settings: int = 0
+    rows: int = 0
+    nonfinite: int = 0
+    outside: int = 0
+    writes: int = 0
 
 
-def check_ranks_in_sync(headers: Sequence[SyncMessage]) -> None:
+def check_ranks_in_sync(messages: Sequence[SyncMessage], syncing: bool) -> None:
     """Raise if the positions of the ranks cannot belong to one training.
 
     A rank may be behind by the end of an epoch if a framework shards the samples: a rank with fewer samples, or none,
     has not seen that the epoch is over.
+
+    Args:
+        messages: The messages of all ranks.
+        syncing: Whether ``sync()`` was called; otherwise an epoch is about to be iterated.
     """
-    target = max(header.epoch for header in headers)
-    ahead = [header for header in headers if header.epoch == target]
-    behind = [header for header in headers if header.epoch < target]
-    places = {(header.is_open, header.trained) for header in ahead}
-    syncing, sharded = headers[0].action == SYNC, headers[0].shard
+    target = max(message.epoch for message in messages)
+    ahead = [message for message in messages if message.epoch == target]
+    behind = [message for message in messages if message.epoch < target]
+    places = {(message.is_open, message.trained) for message in ahead}
+    sharded = messages[0].shard
     apart = len(places) > 1 and (sharded or not syncing)
-    lost = any(header.epoch < target - 1 for header in behind) or (behind and any(header.is_open for header in ahead))
+    lost = any(message.epoch < target - 1 for message in behind) or (behind and any(here.is_open for here in ahead))
     if apart or lost or (behind and syncing and sharded):
         shown = "; ".join(
-            f"rank {rank}: epoch {header.epoch}, {header.trained} samples trained"
-            for rank, header in list(enumerate(headers))[:8]
+            f"rank {rank}: epoch {message.epoch}, {message.trained} samples trained"
+            for rank, message in list(enumerate(messages))[:8]
         )
         raise GroupError(
             f"all processes must stand at the same place, they do not: {shown}. Load the same checkpoint everywhere, "
@@ -262,15 +198,15 @@ def check_ranks_in_sync(headers: Sequence[SyncMessage]) -> None:
         )
 
 
-def check_sharding(headers: Sequence[SyncMessage]) -> None:
+def check_sharding(messages: Sequence[SyncMessage]) -> None:
     """Raise if a framework has sharded the rank's shard once more.
 
     Then every rank has iterated over its whole shard, but only one in `world` losses came back.
     """
-    world, first = len(headers), headers[0]
-    if not first.shard or not all(header.overran for header in headers):
+    world, first = len(messages), messages[0]
+    if not first.shard or not all(message.overran for message in messages):
         return
-    expected, got = first.expected, sum(header.got for header in headers)
+    expected, got = first.expected, sum(message.got for message in messages)
     possible = world * max(1, first.batch_size)
     # A framework may pad the last batches of each rank, so slightly more than one in `world` losses can come back.
     if got and expected - got > possible and got * world <= expected + world * possible:
@@ -279,6 +215,9 @@ def check_sharding(headers: Sequence[SyncMessage]) -> None:
             f"processes and whole batches at most {possible} can be left over. A framework seems to deal out the "
             "samples once more. Give Pruner(..., shard=False) there."
         )
+
+
+# -- the rows of a table -------------------------------------------------------------------------------------------
 
 
 class TableCounters:
@@ -307,8 +246,9 @@ class TableCounters:
         """Store the table's current counts as synced."""
         self._counters = self._counting.counters()
 
-    def _add_up(self, counted: Sequence[Sequence[int]]) -> None:
+    def add_counts(self, messages: Sequence[SyncMessage]) -> None:
         """Add the increments of all ranks to the synced counts."""
+        counted = [(message.nonfinite, message.outside, message.writes) for message in messages]
         nonfinite, outside, writes = (sum(counts) for counts in zip(self._counters, *counted, strict=True))
         self._counting.set_counters(nonfinite, outside, writes)
         self.note_counters()
@@ -349,7 +289,7 @@ class Changes:
 
 
 class SyncedRows(Protocol):
-    """State of the last sync as the synchronizer reads it; see `SyncedTable`."""
+    """What ranks exchange of their tables: `SyncedTable` if every rank has all rows, otherwise `RemoteSampleTable`."""
 
     @property
     def counters(self) -> tuple[int, int, int]:
@@ -357,27 +297,27 @@ class SyncedRows(Protocol):
         ...
 
     def changes(self) -> Changes:
-        """Rows that the other ranks do not have yet."""
-        ...
-
-    def agreed(self, name: str) -> np.ndarray:
-        """A column as of the last sync."""
-        ...
-
-    def before(self, index: np.ndarray) -> dict[str, np.ndarray]:
-        """Rows as of the last sync."""
+        """Rows that other ranks do not have yet."""
         ...
 
     def counted(self) -> tuple[int, int, int]:
         """Increments of the counts since the last sync."""
         ...
 
-    def flush(self, parts: Sequence[Changes], counted: Sequence[Sequence[int]]) -> None:
-        """Merge the changes and counts of all ranks."""
-        ...
-
     def note_counters(self) -> None:
         """Store the current counts as synced."""
+        ...
+
+    def exchange(self, changes: Changes, messages: Sequence[SyncMessage], collectives: Collectives) -> None:
+        """Exchange the changed rows, and merge the rows and counts of all ranks. A collective if any row changed."""
+        ...
+
+    def synced_scores(self) -> np.ndarray:
+        """The scores as of the last sync."""
+        ...
+
+    def unsynced(self) -> dict[str, Any] | None:
+        """What other ranks do not have yet, for a checkpoint; None if the table's own state has it."""
         ...
 
     def fingerprint(self) -> int:
@@ -418,23 +358,33 @@ class SyncedTable(TableCounters):
         index = np.flatnonzero(touched)
         return Changes(index, {name: values[index] for name, values in now.items()})
 
-    def agreed(self, name: str) -> np.ndarray:
-        """Copy of a column as of the last sync."""
-        values: np.ndarray = self._base[name].copy()
+    def synced_scores(self) -> np.ndarray:
+        """Return a copy of the scores as of the last sync."""
+        values: np.ndarray = self._base["score"].copy()
         return values
 
-    def before(self, index: np.ndarray) -> dict[str, np.ndarray]:
-        """Rows as of the last sync."""
-        return {name: values[index] for name, values in self._base.items()}
+    def unsynced(self) -> dict[str, Any] | None:
+        """Return the rows that differ from the last sync, as they were then."""
+        index = self.changes().index
+        return {
+            "index": torch.from_numpy(index),
+            "before": {name: torch.from_numpy(values[index]) for name, values in self._base.items()},
+            "counters": list(self.counters),
+        }
 
-    def flush(self, parts: Sequence[Changes], counted: Sequence[Sequence[int]]) -> None:
-        """Merge the changes of all ranks into the table and store the result as synced."""
-        if any(len(part) for part in parts):
+    def exchange(self, changes: Changes, messages: Sequence[SyncMessage], collectives: Collectives) -> None:
+        """Gather the changes of all ranks, merge them into the table, and store the result as synced."""
+        most = max(message.rows for message in messages)
+        if most:
+            parts = [
+                Changes.decode(data, most, message.rows, self._table.declared)
+                for data, message in zip(collectives.gather_all(changes.encode(most)), messages, strict=True)
+            ]
             rows = merged(parts, self._base, self._table.declared)
             self._table.put(rows.index, rows.columns)
             for name, values in rows.columns.items():
                 self._base[name][rows.index] = values
-        self._add_up(counted)
+        self.add_counts(messages)
 
     def fingerprint(self) -> int:
         """Digest of the content assumed equal on all ranks until it has been compared, then 0."""
@@ -496,27 +446,6 @@ def _bits(values: np.ndarray) -> np.ndarray:
     return values.view(np.int64 if values.dtype.itemsize == 8 else np.int32)
 
 
-@dataclass(frozen=True)
-class SharedConfig:
-    """Settings that must be equal on all ranks.
-
-    Attributes:
-        policy: Description of the policy.
-        epochs: Planned epochs, or None.
-        labels: One class per sample, or None.
-        shard: Whether this library shards the samples.
-        pad: Whether shards are padded.
-        strict: Whether a non-finite loss is an error.
-    """
-
-    policy: str
-    epochs: int | None
-    labels: np.ndarray | None
-    shard: bool
-    pad: bool
-    strict: bool
-
-
 class SyncResult(NamedTuple):
     """Where all ranks continue and, if they exchanged rows, how many samples all have trained on."""
 
@@ -529,164 +458,101 @@ class Synchronizer:
     """Synchronize one pruner with those of the other ranks.
 
     Args:
-        table: The rank's table.
-        setup: Settings that must be equal on all ranks.
+        rows: The rank's table, as ranks exchange it.
         kept: Samples that all ranks have trained on so far.
-        as_it_is: Whether the table came from a checkpoint that all ranks have loaded.
-        ledger: State of the last sync; by default a `SyncedTable` of the whole table.
+
+    Attributes:
+        exchange: The process group; None without one.
+        exchanged_bytes: Bytes received in the last sync.
+        drawing: Whether the last sync requires samples to be ordered.
     """
 
-    def __init__(
-        self, table: ScoreTable, setup: SharedConfig, kept: int, as_it_is: bool, ledger: SyncedRows | None = None
-    ) -> None:
+    def __init__(self, rows: SyncedRows, kept: int) -> None:
         self.exchange: Exchange | None = None
         self.exchanged_bytes = 0
-        self.drawing = False  # whether the last sync requires samples to be ordered
-        self._table = table
-        self._setup = setup
+        self.drawing = False
+        self._rows = rows
         self._kept = kept
-        self._ledger: SyncedRows = SyncedTable(table, as_it_is) if ledger is None else ledger
-        columns = repr(sorted(table.declared.items())).encode()
-        self._policy = digest(setup.policy.encode(), columns)
-        labels = setup.labels
-        self._labels = 0 if labels is None else digest(np.ascontiguousarray(labels, dtype=np.int64).tobytes())
 
-    def decide(self, syncing: bool, epoch: int, seed: int, find: Callable[[], RankStatus]) -> SyncResult:
+    def decide(
+        self,
+        epoch: int,
+        action: str,
+        message: SyncMessage,
+        settings: Mapping[str, object],
+        failure: Exception | None = None,
+    ) -> SyncResult:
         """Exchange messages, merge changed rows, and return where to continue. At most two collectives.
 
         Args:
-            syncing: Whether ``sync()`` was called; otherwise an epoch is about to be iterated.
-            epoch: The current epoch, for messages.
-            seed: The pruner's seed.
-            find: Returns the status of this rank. If it raises, all ranks raise.
+            epoch: The current epoch, for errors.
+            action: What the rank does: "iter()" or "sync()".
+            message: Where this rank stands.
+            settings: What must be equal on all ranks, by the name that errors use for it.
+            failure: The error that this rank raises instead; all ranks raise then.
         """
-        self.exchanged_bytes = 0
-        failure, here = None, RankStatus(epoch)
-        try:
-            here = find()
-        except Exception as error:
-            failure = error
-        changes = self._ledger.changes()
-        header = self._header(SYNC if syncing else ITER, seed, here, len(changes), failed=failure is not None)
-        headers = [SyncMessage.decode(values) for values in self._gather(header.encode(), epoch)]
-        if failure is not None:
-            raise failure
-        self._check(headers, epoch)
-        target = max(heard.epoch for heard in headers)
-        settling = syncing or not all(heard.is_open for heard in headers)
-        if settling:
-            self._settle(headers, changes, epoch)
-        self.drawing = any(heard.arranging for heard in headers)
-        trained = max(heard.trained for heard in headers if heard.epoch == target)
-        return SyncResult(target, trained, self._kept if settling else None)
-
-    def agree(self, epoch: int, draw: Callable[[], int]) -> None:
-        """Draw, and check that all ranks have drawn the same samples. One collective.
-
-        Args:
-            epoch: The epoch that is drawn.
-            draw: Draws the samples and returns their digest. If it raises, all ranks raise.
-        """
-        failure, mine = None, 0
-        try:
-            mine = draw()
-        except Exception as error:
-            failure = error
-        self._ledger.note_counters()
-        answers = [values.tolist() for values in self._gather(torch.tensor([failure is not None, mine]), epoch)]
-        if failure is not None:
-            raise failure
-        _raise_for_failed([bool(failed) for failed, _ in answers], epoch)
-        if len({drawn for _, drawn in answers}) > 1:
-            raise GroupError(
-                f"all processes must draw the same samples for epoch {epoch}, and they have not. A policy may use "
-                "nothing but the table and its context, and a sampler given to filter must be seeded alike everywhere."
-            )
-
-    def agreed_scores(self) -> np.ndarray:
-        """Copy of the scores as of the last sync."""
-        return self._ledger.agreed("score")
-
-    def unsynced(self, fed: int) -> dict[str, Any] | None:
-        """Return the unsynced changes of this rank for a checkpoint; None if there are none."""
-        changes = self._ledger.changes()
-        if self.exchange is None or not (len(changes) or fed or any(self._ledger.counted())):
-            return None
-        before = self._ledger.before(changes.index)
-        return {
-            "rank": self.exchange.rank,
-            "world_size": self.exchange.world,
-            "index": torch.from_numpy(changes.index),
-            "before": {name: torch.from_numpy(values) for name, values in before.items()},
-            "counters": list(self._ledger.counters),
-            "fed": fed,
-            "kept": self._kept,
+        collectives, changes = Collectives(self.exchange, epoch), self._rows.changes()
+        scores = f"digest {self._rows.fingerprint():x}"
+        settings = {
+            "what they do": action,
+            **settings,
+            "scores they start from (were different checkpoints loaded?)": scores,
         }
-
-    # -- internals -----------------------------------------------------------------------------------------------
-
-    def _header(self, action: int, seed: int, here: RankStatus, rows: int, *, failed: bool) -> SyncMessage:
-        setup = self._setup
-        nonfinite, outside, writes = self._ledger.counted()
-        return SyncMessage(
-            action=action,
-            failed=failed,
-            seed=seed if seed < 1 << 62 else (1 << 62) + digest(str(seed).encode()),
-            n=self._table.n,
-            epochs=-1 if setup.epochs is None else setup.epochs,
-            policy=self._policy,
-            labels=self._labels,
-            shard=setup.shard,
-            pad=setup.pad,
-            strict=setup.strict,
-            table=self._ledger.fingerprint(),
-            rows=rows,
+        nonfinite, outside, writes = self._rows.counted()
+        message = message._replace(
+            failed=failure is not None,
+            settings=digest_of(settings),
+            rows=len(changes),
             nonfinite=nonfinite,
             outside=outside,
             writes=writes,
-            policy_text=setup.policy,
-            **here._asdict(),
         )
+        messages = collectives.gather_messages(message)
+        self.exchanged_bytes = collectives.received
+        if failure is not None:
+            raise failure
+        _raise_for_failed([bool(heard.failed) for heard in messages], epoch)
+        digests = [heard.settings for heard in messages]
+        check_alike(settings, digests, collectives, epoch, "Give every process the same.")
+        self._rows.compared()
+        check_ranks_in_sync(messages, syncing=action == "sync()")
+        check_sharding(messages)
+        merging = action == "sync()" or not all(heard.is_open for heard in messages)
+        if merging:
+            self._rows.exchange(changes, messages, collectives)
+            self._kept += sum(heard.fed for heard in messages)
+            self.exchanged_bytes = collectives.received
+        self.drawing = any(heard.arranging for heard in messages)
+        target = max(heard.epoch for heard in messages)
+        trained = max(heard.trained for heard in messages if heard.epoch == target)
+        return SyncResult(target, trained, self._kept if merging else None)
 
-    def _check(self, headers: Sequence[SyncMessage], epoch: int) -> None:
-        _raise_for_failed([bool(heard.failed) for heard in headers], epoch)
-        different = differences(headers)
-        if different is not None:
-            raise GroupError(
-                f"all processes must be set up alike, and at epoch {epoch} they differ in {different}. "
-                "Give every process the same."
-            )
-        self._ledger.compared()
-        check_ranks_in_sync(headers)
-        check_sharding(headers)
+    def agree(self, epoch: int, drawn: int, failure: Exception | None) -> None:
+        """Check that all ranks have drawn the same samples. One collective.
 
-    def _settle(self, headers: Sequence[SyncMessage], changes: Changes, epoch: int) -> None:
-        parts: list[Changes] = []
-        most = max(heard.rows for heard in headers)
-        if most:
-            gathered = self._gather(torch.from_numpy(changes.encode(most)), epoch)
-            parts = [
-                Changes.decode(data.numpy(), most, heard.rows, self._table.declared)
-                for data, heard in zip(gathered, headers, strict=True)
-            ]
-        self._ledger.flush(parts, [(heard.nonfinite, heard.outside, heard.writes) for heard in headers])
-        self._kept += sum(heard.fed for heard in headers)
-
-    def _gather(self, values: torch.Tensor, epoch: int) -> list[torch.Tensor]:
-        exchange = self.exchange
-        assert exchange is not None
+        Args:
+            epoch: The epoch that was drawn.
+            drawn: Digest of what this rank has drawn.
+            failure: The error that this rank raises instead; all ranks raise then.
+        """
+        self._rows.note_counters()
+        collectives = Collectives(self.exchange, epoch)
+        advice = (
+            "A policy may use nothing but the table and its context, and a sampler given to filter must be seeded "
+            "alike everywhere."
+        )
         try:
-            gathered = exchange.gather_all(values)
-        except RuntimeError as error:
-            raise GroupError(
-                f"rank {exchange.rank} of {exchange.world} has not heard from all others at epoch {epoch}: {error}. "
-                "Another process has failed, or does not call iter(loader) or sync() where this one does."
-            ) from error
-        self.exchanged_bytes += sum(part.nbytes for part in gathered)
-        return gathered
+            check_same_draw(collectives, epoch, drawn, advice, failure)
+        finally:
+            self.exchanged_bytes += collectives.received
 
+    def synced_scores(self) -> np.ndarray:
+        """Return a copy of the scores as of the last sync."""
+        return self._rows.synced_scores()
 
-def _raise_for_failed(failed: Sequence[bool], epoch: int) -> None:
-    if any(failed):
-        ranks = ", ".join(str(rank) for rank, has in enumerate(failed) if has)
-        raise GroupError(f"epoch {epoch} cannot begin, because rank {ranks} failed. Its own error says why.")
+    def unsynced(self, fed: int) -> dict[str, Any] | None:
+        """Return the unsynced changes of this rank for a checkpoint; None if there are none."""
+        rows = None if self.exchange is None else self._rows.unsynced()
+        if self.exchange is None or rows is None or not (len(rows["index"]) or fed or any(self._rows.counted())):
+            return None
+        return {"rank": self.exchange.rank, "world_size": self.exchange.world, **rows, "fed": fed, "kept": self._kept}

@@ -18,6 +18,7 @@ import torch
 from torch.nn import functional as F
 from torch.utils.data import Sampler
 
+from orderdp._epochs import check_length
 from orderdp._planning import steps_within
 from orderdp.checkpoint import load_checkpoint, save_checkpoint
 from orderdp.dataset import Indexed, length_of
@@ -25,7 +26,7 @@ from orderdp.errors import ConfigError, DatasetError, FeedbackError, StateError
 from orderdp.losses import per_sample, predictions
 from orderdp.policy import describe
 from orderdp.pruner import Pruner
-from orderdp.samplers import BatchIterator, PrunedBatchSampler, check_length
+from orderdp.samplers import BatchIterator, PrunedBatchSampler
 
 if TYPE_CHECKING:
     from transformers import Trainer as _Trainer

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from orderdp._planning import pool_sizes
+from orderdp._draw import pool_sizes
 from orderdp._validation import check_ratio
 from orderdp.errors import ConfigError
 from orderdp.policies._selection import at_least_one, count_kept, hardest_first, shuffled, uniform, weighted

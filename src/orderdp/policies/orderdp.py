@@ -15,8 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from orderdp import _draw as draw
-from orderdp._draw import key64
-from orderdp._planning import pool_sizes
+from orderdp._draw import key64, pool_sizes
 from orderdp._validation import check_dials, check_ratio, is_count
 from orderdp.errors import ConfigError
 from orderdp.policies._selection import shuffled, streams, tie_key

@@ -101,7 +101,7 @@ class ActiveIndices:
         roster._history = [[int(epoch), int(live)] for epoch, live in state["history"]]
         return roster
 
-    def take_over(self, other: ActiveIndices) -> None:
+    def become(self, other: ActiveIndices) -> None:
         """Become equal to `other`."""
         self._flags, self.n, self.live, self._history = other._flags, other.n, other.live, other._history
 
@@ -196,7 +196,7 @@ class GrowingPruner(Pruner):
             raise DatasetError(f"at least one of the {self.n} samples must stay, and all would be removed.")
         self._roster.remove(gone)
         try:
-            self._timeline.check_sizes()
+            self._manager.check_sizes()
         except Exception:
             self._roster.put_back(before)
             raise
@@ -220,12 +220,8 @@ class GrowingPruner(Pruner):
     def _resize(self, n: int) -> None:
         self.copied += self._table.grow(n)
         self._roster.grow(n)
-        self.n = self._timeline.n = n
-        # The synced table had the old length. All ranks have synced, so the current table is the synced one.
-        team = self._timeline.team
-        tally = team.tally
-        team.restored(self._timeline.clock.kept)
-        team.tally = tally
+        self.n = n
+        self._manager.resize(n)  # all ranks have synced, so they have the same table
 
     # -- reading -----------------------------------------------------------------------------------------------
 
@@ -237,7 +233,7 @@ class GrowingPruner(Pruner):
         numbers = super().report()
         there = ~self._roster.removed
         numbers["staleness"] = mean_age(self._table["seen"][there], self.epoch)
-        full = self._roster.offered(self._timeline.clock.epochs_done)
+        full = self._roster.offered(self._manager.progress.epochs_done)
         numbers["samples"] = self._roster.live
         numbers["coverage"] = float((self._table["usage"][there] > 0).mean())
         numbers["pruned"] = max(0, round(full) - numbers["kept"])
@@ -266,11 +262,11 @@ class GrowingPruner(Pruner):
                 raise
             raise StateError(f"this must be what GrowingPruner.state_dict() gave, it is not ({error!r}).") from error
         before = self._roster.state_dict()
-        self._roster.take_over(roster)
+        self._roster.become(roster)
         try:
             super().load_state_dict({name: part for name, part in longer.items() if name != "roster"})
         except Exception:
-            self._roster.take_over(ActiveIndices.from_state(before, self.n))
+            self._roster.become(ActiveIndices.from_state(before, self.n))
             raise
 
 

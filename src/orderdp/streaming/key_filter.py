@@ -9,13 +9,13 @@ import tempfile
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 
 from orderdp._draw import key64
-from orderdp._process_group import checked_group
+from orderdp._epochs import checked_group, find_group
 from orderdp._validation import checked_epochs, checked_seed, is_count
 from orderdp._warnings import warn, warn_nonfinite
 from orderdp.errors import ConfigError, DatasetError, NoFeedbackWarning, StateError, UnsyncedStateWarning
@@ -23,7 +23,7 @@ from orderdp.policies.wrappers import refuse_budget
 from orderdp.policy import Context, Policy, describe, nominal_ratio
 from orderdp.pruner import checked_losses, checked_policy, checked_scores
 from orderdp.streaming.fingerprints import fingerprints, is_drawn, share_threshold
-from orderdp.streaming.key_sync import ITER, SYNC, Setup, exchange_parts, same_everywhere
+from orderdp.streaming.key_sync import check_same_keys, exchange_parts
 from orderdp.streaming.key_table import BY_RULE, KeyStats, KeyTable, named, raise_for_repeats
 from orderdp.streaming.worker_channel import (
     NO_DECISIONS,
@@ -35,6 +35,9 @@ from orderdp.streaming.worker_channel import (
     WorkerChannel,
     check_nothing_is_skipped,
 )
+
+if TYPE_CHECKING:
+    from orderdp.distributed.collectives import Exchange
 
 __all__ = ["Expected", "KeyFilter", "KeyState", "checked_for_keys", "draw_keys", "expected_kept", "kept_share"]
 
@@ -287,17 +290,17 @@ class KeyFilter:
         self._done = _NONE  # fingerprints trained on before the epoch was loaded
         self._loaded = False  # whether no pass has ended since a state was loaded
         self._known = _NONE  # fingerprints that all ranks knew at the start of the epoch
-        self._looked: ScannedKeys | None = None  # keys scanned in the last epoch, until the next sync
+        self._scanned: ScannedKeys | None = None  # keys scanned in the last epoch, until the next sync
         self._opening = NO_DECISIONS
         self._said_nonfinite = 0
         self._exchanged_bytes = 0
         self._warned_unsynced = False
         home = Path(tempfile.mkdtemp(prefix="orderdp-", dir=folder))
         weakref.finalize(self, _remove, home, os.getpid())
-        self._board = WorkerChannel(home)
-        self._board.post(self._decisions())
+        self._channel = WorkerChannel(home)
+        self._channel.post(self._decisions())
         #: Filter stage: ``keys.gate(samples)`` yields the kept samples. It can be sent to workers.
-        self.gate = KeyFilterStage(self._board, key)
+        self.gate = KeyFilterStage(self._channel, key)
 
     def __repr__(self) -> str:
         return f"KeyFilter({describe(self.policy)}, seed={self.seed}, epoch={self.epoch})"
@@ -330,25 +333,25 @@ class KeyFilter:
         """End the epoch although the stream was left early. Does nothing if no sample was trained on."""
         if self._trained:
             self._advance()
-            self._hear_alone()
+            self._report_alone()
 
     def _begin(self) -> None:
         if self._moved:
             self._advance()  # the last epoch was left early
         exchange = self._exchange()
         if exchange is None:
-            self._memory.told()  # no rank needs the unsynced data, and their list would grow forever
+            self._memory.mark_synced()  # no rank needs the unsynced data, and their list would grow forever
         else:
-            self._meet(exchange, ITER)
-        self._hear_complaints()
+            self._sync_with(exchange, "one_epoch")
+        self._report_nonfinite()
         if not self._drawn:
             self._draw()
             if exchange is not None:
                 table = self._memory.table.arrays()
-                same_everywhere(exchange, (table["key"], table["kept"]), self.epoch)
+                check_same_keys(exchange, (table["key"], table["kept"]), self.epoch)
         self._opening += 1
         self._between = False
-        self._board.post(self._decisions())
+        self._channel.post(self._decisions())
 
     def _draw(self) -> None:
         memory = self._memory
@@ -363,16 +366,16 @@ class KeyFilter:
         """Keep mask for the rest of this epoch: samples already trained on are not served again."""
         table = self._memory.table.arrays()
         done = table["seen"] == self.epoch
-        told = done | (table["kept"] != BY_RULE)
+        decided = done | (table["kept"] != BY_RULE)
         kept = (table["kept"] == 1) & ~done
         threshold = share_threshold(kept_share(self.policy, self._context(0)))
-        return KeepMask(self._opening, self._hash_key, threshold, table["key"][told], kept[told].astype(np.uint8))
+        return KeepMask(self._opening, self._hash_key, threshold, table["key"][decided], kept[decided].astype(np.uint8))
 
     def _finish(self, served: int) -> None:
         """End the epoch when the loader is exhausted."""
-        looked = self._board.collect(self._opening)
+        scanned = self._channel.collect(self._opening)
         together = self._exchange() is not None
-        if not (served or together or len(looked.marks) or len(self._done)):
+        if not (served or together or len(scanned.marks) or len(self._done)):
             raise DatasetError("the stream must have samples, it has none. Look at where its shards are.")
         if served and not self._trained and self.policy.needs_feedback and not together:
             warn(
@@ -381,11 +384,11 @@ class KeyFilter:
                 NoFeedbackWarning,
             )
             return
-        self._looked = looked
+        self._scanned = scanned
         if not together:
             self._absorb_own()
         self._advance()
-        self._hear_alone()
+        self._report_alone()
 
     def _advance(self) -> None:
         self.epoch += 1
@@ -449,14 +452,14 @@ class KeyFilter:
             losses = losses * torch.from_numpy(weights).to(losses.device, losses.dtype, non_blocking=True)
         return losses.mean() if losses.numel() else losses.sum()
 
-    def _hear_complaints(self) -> None:
+    def _report_nonfinite(self) -> None:
         self._memory.flush()
         new, self._said_nonfinite = self._memory.nonfinite - self._said_nonfinite, self._memory.nonfinite
         warn_nonfinite(new, as_error=self._raise_on_nan)
 
-    def _hear_alone(self) -> None:
+    def _report_alone(self) -> None:
         if self._exchange() is None:  # ranks of a group warn together, when the next epoch begins
-            self._hear_complaints()
+            self._report_nonfinite()
 
     # -- distributed -------------------------------------------------------------------------------------------
 
@@ -467,33 +470,37 @@ class KeyFilter:
         """
         exchange = self._exchange()
         if exchange is not None:
-            self._meet(exchange, SYNC)
+            self._sync_with(exchange, "sync")
 
-    def _exchange(self) -> Any:
-        distributed = torch.distributed
-        ready = distributed.is_available() and distributed.is_initialized()
-        if not self._exchanges or (self._group is None and not ready):
-            return None
-        from orderdp.distributed.collectives import find_exchange
+    def _exchange(self) -> Exchange | None:
+        return find_group(self._group) if self._exchanges else None
 
-        return find_exchange(self._group)
+    def _sync_with(self, exchange: Exchange, action: str) -> None:
+        from orderdp.distributed.sync import digest
 
-    def _meet(self, exchange: Any, action: int) -> None:
-        options = (describe(self.policy), self.seed, self.epochs, self._strict, self._raise_on_nan)
-        part = self._memory.part(self._looked, self._known)
-        setup = Setup(action, repr(options), self.epoch, self._known)
-        parts, self._exchanged_bytes = exchange_parts(exchange, part, setup)
-        twice = self._memory.take_over(parts, exchange.rank)
-        if any(part.looked for part in parts):
-            twice += self._memory.met(parts, self._known, self.epoch - 1, self._done, loaded=self._loaded)
-            self._looked, self._done, self._loaded = None, _NONE, False
+        part = self._memory.part(self._scanned, self._known)
+        settings = {
+            "what they do (one_epoch or sync)": action,
+            "policy": describe(self.policy),
+            "seed": self.seed,
+            "epochs": self.epochs,
+            "duplicates": "raise" if self._strict else "allow",
+            "on_nan": "raise" if self._raise_on_nan else "warn",
+            "epoch": self.epoch,
+            "known keys (other checkpoints?)": f"digest {digest(self._known.tobytes()):x}",
+        }
+        parts, self._exchanged_bytes = exchange_parts(exchange, part, settings, self.epoch)
+        twice = self._memory.merge(parts, exchange.rank)
+        if any(part.at_end for part in parts):
+            twice += self._memory.mark_scanned(parts, self._known, self.epoch - 1, self._done, loaded=self._loaded)
+            self._scanned, self._done, self._loaded = None, _NONE, False
         self._refuse_repeats(twice, self.epoch - 1)
 
     def _absorb_own(self) -> None:
-        part = self._memory.part(self._looked, self._known)
-        self._looked = None
-        self._memory.told()
-        twice = self._memory.met([part], self._known, self.epoch, self._done, loaded=self._loaded)
+        part = self._memory.part(self._scanned, self._known)
+        self._scanned = None
+        self._memory.mark_synced()
+        twice = self._memory.mark_scanned([part], self._known, self.epoch, self._done, loaded=self._loaded)
         self._done, self._loaded = _NONE, False
         self._refuse_repeats(twice, self.epoch)
 
@@ -554,8 +561,8 @@ class KeyFilter:
         In a process group call `sync` before, unless ``exchange=False``.
         """
         exchange = self._exchange()
-        unsynced = exchange is not None and (self._memory.has_news or self._looked is not None)
-        if unsynced and not self._warned_unsynced:
+        unsynced = exchange is not None and (self._memory.has_news or self._scanned is not None)
+        if exchange is not None and unsynced and not self._warned_unsynced:
             self._warned_unsynced = True
             warn(
                 f"this is the state of rank {exchange.rank} of {exchange.world} and lacks what the others have learnt; "
@@ -575,7 +582,7 @@ class KeyFilter:
         _, self.seed, self.epoch, self._drawn, self._weighted, self._trained, memory = KeyState.read(
             state, describe(self.policy)
         )
-        self._memory, self._moved, self._between, self._looked, self._loaded = memory, False, False, None, True
+        self._memory, self._moved, self._between, self._scanned, self._loaded = memory, False, False, None, True
         table = memory.table
         self._done = table["key"][table["seen"] == self.epoch].copy()
         self._known = np.sort(table["key"][table["kept"] != BY_RULE]) if self._drawn else np.sort(table["key"])

@@ -2,20 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import torch
 
-from orderdp.errors import GroupError
+if TYPE_CHECKING:
+    from orderdp.distributed.collectives import Exchange
 
-__all__ = ["ITER", "SYNC", "Part", "Setup", "exchange_parts", "same_everywhere"]
+__all__ = ["KeyMessage", "Part", "check_same_keys", "exchange_parts"]
 
 
-ITER, SYNC = 1, 2
+class KeyMessage(NamedTuple):
+    """What ranks tell each other before they exchange keys.
+
+    Attributes:
+        settings: Digest of what must be equal on all ranks.
+        marks: Number of keys trained on or observed.
+        new: Number of scanned keys that were not known.
+        scanned: Samples scanned.
+        kept: Samples trained on.
+        nonfinite: Non-finite losses.
+        at_end: Whether the rank has reached the end of its stream since the last sync.
+        whole: Whether every pass through the stream that began has also ended.
+    """
+
+    settings: int
+    marks: int
+    new: int
+    scanned: int
+    kept: int
+    nonfinite: int
+    at_end: int
+    whole: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +50,7 @@ class Part:
         known: One flag per key that all ranks knew at the start of the epoch, in order: whether it was scanned.
         new: Fingerprints of the other scanned keys, unique.
         numbers: Counts to be summed: samples scanned, samples trained on, non-finite losses.
-        looked: Whether the rank has reached the end of its stream since the last sync.
+        at_end: Whether the rank has reached the end of its stream since the last sync.
         whole: Whether every pass through the stream that began has also ended.
     """
 
@@ -41,12 +61,12 @@ class Part:
     known: np.ndarray
     new: np.ndarray
     numbers: tuple[int, int, int]
-    looked: bool
+    at_end: bool
     whole: bool
 
-    def head(self) -> list[int]:
+    def message(self, settings: int) -> KeyMessage:
         """Values of fixed size, including the lengths of the arrays."""
-        return [len(self.marks), len(self.new), *self.numbers, self.looked, self.whole]
+        return KeyMessage(settings, len(self.marks), len(self.new), *self.numbers, self.at_end, self.whole)
 
     def encode(self, trained: int, new: int) -> np.ndarray:
         """Encode as bytes, padded to `trained` and `new` keys."""
@@ -61,7 +81,7 @@ class Part:
         return np.concatenate([values.view(np.uint8) for values in arrays])
 
     @classmethod
-    def decode(cls, data: np.ndarray, head: Sequence[int], trained: int, new: int, known: int) -> Part:
+    def decode(cls, data: np.ndarray, message: KeyMessage, trained: int, new: int, known: int) -> Part:
         """Decode the result of `encode`."""
         kinds = (
             (np.uint64, trained),
@@ -74,92 +94,57 @@ class Part:
         start = 0
         for dtype, room in kinds:
             stop = start + room * np.dtype(dtype).itemsize
-            arrays.append(data[start:stop].view(dtype)[: head[0] if len(arrays) < 4 else head[1]])
+            arrays.append(data[start:stop].view(dtype)[: message.marks if len(arrays) < 4 else message.new])
             start = stop
         bits = np.unpackbits(data[start:], count=known).astype(np.bool_)
         marks, scores, times, epochs, others = arrays
-        numbers = (head[2], head[3], head[4])
-        return cls(marks, scores, times, epochs, bits, others, numbers, bool(head[5]), bool(head[6]))
+        numbers = (message.scanned, message.kept, message.nonfinite)
+        return cls(marks, scores, times, epochs, bits, others, numbers, bool(message.at_end), bool(message.whole))
 
 
-class Setup(NamedTuple):
-    """Settings that must be equal on all ranks.
-
-    Attributes:
-        action: `ITER` or `SYNC`.
-        options: Description of policy, seed and other options.
-        epoch: The rank's epoch.
-        known: Sorted fingerprints that all ranks knew at the start of the epoch.
-    """
-
-    action: int
-    options: str
-    epoch: int
-    known: np.ndarray
-
-    def numbers(self) -> list[int]:
-        """The settings in a fixed size."""
-        return [self.action, _digest(self.options.encode()), self.epoch, _digest(self.known.tobytes())]
-
-
-def exchange_parts(exchange: Any, part: Part, setup: Setup) -> tuple[list[Part], int]:
+def exchange_parts(
+    exchange: Exchange, part: Part, settings: Mapping[str, object], epoch: int
+) -> tuple[list[Part], int]:
     """Return the parts of all ranks, in order of rank, and the number of bytes received. Two collectives.
 
     Args:
         exchange: The process group.
         part: This rank's part.
-        setup: Settings that must be equal on all ranks.
+        settings: What must be equal on all ranks, by the name that errors use for it.
+        epoch: The current epoch, for errors.
     """
-    epoch, numbers = setup.epoch, setup.numbers()
-    heads = [values.tolist() for values in _gather(exchange, torch.tensor([*numbers, *part.head()]), epoch)]
-    _check_setup([head[: len(numbers)] for head in heads], epoch)
-    heads = [head[len(numbers) :] for head in heads]
-    trained, new = max(head[0] for head in heads), max(head[1] for head in heads)
-    received = 8 * (len(numbers) + len(heads[0])) * len(heads)
-    data = [values.numpy() for values in _gather(exchange, torch.from_numpy(part.encode(trained, new)), epoch)]
-    received += sum(values.nbytes for values in data)
-    known = len(part.known)
-    return [Part.decode(values, head, trained, new, known) for values, head in zip(data, heads, strict=True)], received
+    from orderdp.distributed.collectives import Collectives
+    from orderdp.distributed.sync import check_alike, digest_of
+
+    collectives = Collectives(exchange, epoch)
+    messages = collectives.gather_messages(part.message(digest_of(settings)))
+    advice = (
+        "Give every process the same; where each has a stream of its own and is to decide by itself, use "
+        "KeyFilter(..., exchange=False)."
+    )
+    check_alike(settings, [message.settings for message in messages], collectives, epoch, advice)
+    trained, new = max(message.marks for message in messages), max(message.new for message in messages)
+    parts = [
+        Part.decode(data, message, trained, new, len(part.known))
+        for data, message in zip(collectives.gather_all(part.encode(trained, new)), messages, strict=True)
+    ]
+    return parts, collectives.received
 
 
-def same_everywhere(exchange: Any, drawn: Sequence[np.ndarray], epoch: int) -> None:
-    """Check that all ranks have selected the same keys. One collective."""
-    own = torch.tensor([_digest(*(values.tobytes() for values in drawn))])
-    answers = {int(values[0]) for values in _gather(exchange, own, epoch)}
-    if len(answers) > 1:
-        raise GroupError(
-            f"all processes must keep the same keys in epoch {epoch}, and they would not. A policy may use nothing but "
-            "the table and its context; and all must load the same checkpoint."
-        )
+def check_same_keys(exchange: Exchange, columns: tuple[np.ndarray, ...], epoch: int) -> None:
+    """Check that all ranks have selected the same keys. One collective.
 
+    Args:
+        exchange: The process group.
+        columns: The keys of this rank's table, and which of them it keeps.
+        epoch: The epoch that was drawn.
+    """
+    from orderdp.distributed.collectives import Collectives
+    from orderdp.distributed.sync import check_same_draw, digest
 
-def _check_setup(setups: Sequence[Sequence[int]], epoch: int) -> None:
-    titles = ("what they do (one_epoch or sync)", "policy, seed or options", "epoch", "known keys (other checkpoints?)")
-    different = [title for title, values in zip(titles, zip(*setups, strict=True), strict=True) if len(set(values)) > 1]
-    if different:
-        raise GroupError(
-            f"all processes must be set up alike and stand at the same place, and at epoch {epoch} they differ in "
-            f"{', '.join(different)}. Give every process the same; where each has a stream of its own and is to decide "
-            "by itself, use KeyFilter(..., exchange=False)."
-        )
-
-
-def _gather(exchange: Any, values: torch.Tensor, epoch: int) -> list[torch.Tensor]:
-    try:
-        gathered: list[torch.Tensor] = exchange.gather_all(values)
-    except RuntimeError as error:
-        raise GroupError(
-            f"rank {exchange.rank} of {exchange.world} has not heard from all others at epoch {epoch}: {error}. "
-            "Another process has failed, or does not call one_epoch or sync where this one does."
-        ) from error
-    return gathered
-
-
-def _digest(*parts: bytes) -> int:
-    state = blake2b(digest_size=7)  # fits into a signed 64-bit integer
-    for part in parts:
-        state.update(part)
-    return int.from_bytes(state.digest(), "little")
+    advice = "A policy may use nothing but the table and its context; and all must load the same checkpoint."
+    drawn = digest(*(values.tobytes() for values in columns))
+    check_same_draw(Collectives(exchange, epoch), epoch, drawn, advice)
 
 
 def _padded(values: np.ndarray, length: int) -> np.ndarray:

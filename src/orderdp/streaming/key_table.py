@@ -218,7 +218,7 @@ class KeyStats:
         self._waiting: list[tuple[np.ndarray, torch.Tensor]] = []  # losses that are still on a device
         self._trained: list[np.ndarray] = []  # fingerprints trained on since the last sync
         self._observed: list[np.ndarray] = []  # other fingerprints whose scores were written since the last sync
-        self._told = (0, 0)  # kept and nonfinite at the last sync
+        self._synced = (0, 0)  # kept and nonfinite at the last sync
         self._counted = -1  # the last epoch that is in `offered` and `used`
 
     # -- feedback ----------------------------------------------------------------------------------------------
@@ -303,11 +303,11 @@ class KeyStats:
             "bytes_per_key": table.nbytes / max(1, len(table)),
         }
 
-    def part(self, looked: ScannedKeys | None, known: np.ndarray) -> Part:
+    def part(self, scanned: ScannedKeys | None, known: np.ndarray) -> Part:
         """Build this rank's part of a sync.
 
         Args:
-            looked: The scanned keys, if the rank has reached the end of its stream.
+            scanned: The scanned keys, if the rank has reached the end of its stream.
             known: Sorted fingerprints that all ranks knew at the start of the epoch.
         """
         self.flush()
@@ -317,19 +317,19 @@ class KeyStats:
         rows = self.table.find(marks)
         seen = np.zeros(len(known), np.bool_)
         new = np.empty(0, np.uint64)
-        if looked is not None:
-            places, is_known = _places(looked.marks, known)
+        if scanned is not None:
+            places, is_known = _places(scanned.marks, known)
             seen[places[is_known]] = True
-            new = np.unique(looked.marks[~is_known])
+            new = np.unique(scanned.marks[~is_known])
         numbers = (
-            0 if looked is None else len(looked.marks),
-            self.kept - self._told[0],
-            self.nonfinite - self._told[1],
+            0 if scanned is None else len(scanned.marks),
+            self.kept - self._synced[0],
+            self.nonfinite - self._synced[1],
         )
         columns = (self.table["score"][rows], times.astype(np.int32), self.table["met"][rows].astype(np.int32))
-        return Part(marks, *columns, seen, new, numbers, looked is not None, looked is not None and looked.whole)
+        return Part(marks, *columns, seen, new, numbers, scanned is not None, scanned is not None and scanned.whole)
 
-    def take_over(self, parts: Sequence[Part], own: int) -> int:
+    def merge(self, parts: Sequence[Part], own: int) -> int:
         """Merge the parts of all ranks; return the number of keys that more than one rank has trained on."""
         for rank, part in enumerate(parts):
             if rank != own and len(part.marks):
@@ -342,22 +342,24 @@ class KeyStats:
         # If several ranks have a key, all must continue with the same score: that of the lowest rank.
         for part in reversed(parts):
             self.table["score"][self.table.find(part.marks)] = part.scores
-        self.kept = self._told[0] + sum(part.numbers[1] for part in parts)
-        self.nonfinite = self._told[1] + sum(part.numbers[2] for part in parts)
-        self.told()
+        self.kept = self._synced[0] + sum(part.numbers[1] for part in parts)
+        self.nonfinite = self._synced[1] + sum(part.numbers[2] for part in parts)
+        self.mark_synced()
         everything = np.concatenate([part.marks[part.times > 0] for part in parts])
         return len(everything) - len(np.unique(everything))
 
-    def told(self) -> None:
+    def mark_synced(self) -> None:
         """Mark all data of this rank as synced."""
-        self._trained, self._observed, self._told = [], [], (self.kept, self.nonfinite)
+        self._trained, self._observed, self._synced = [], [], (self.kept, self.nonfinite)
 
     @property
     def has_news(self) -> bool:
         """Whether this rank has unsynced data."""
-        return bool(self._trained or self._observed) or self._told != (self.kept, self.nonfinite)
+        return bool(self._trained or self._observed) or self._synced != (self.kept, self.nonfinite)
 
-    def met(self, parts: Sequence[Part], known: np.ndarray, epoch: int, done: np.ndarray, *, loaded: bool) -> int:
+    def mark_scanned(
+        self, parts: Sequence[Part], known: np.ndarray, epoch: int, done: np.ndarray, *, loaded: bool
+    ) -> int:
         """Mark the keys of a stream that ended on all ranks as scanned; return how many samples came more than once.
 
         Args:
@@ -406,7 +408,7 @@ class KeyStats:
         memory.table = KeyTable.from_arrays(arrays)
         for name in _NUMBERS:
             setattr(memory, name, int(state[name]))
-        memory.told()
+        memory.mark_synced()
         return memory
 
 

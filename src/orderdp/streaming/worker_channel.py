@@ -177,25 +177,25 @@ class KeyFilterStage:
     """Filter stage of a pipeline: maps an iterable of samples to those kept in this epoch.
 
     Args:
-        board: Worker channel with the keep mask.
+        channel: Worker channel with the keep mask.
         key: Where a sample's key is: the name of an entry, a position in a tuple, or a function of the sample.
     """
 
-    def __init__(self, board: WorkerChannel, key: KeyOf) -> None:
-        self._board = board
+    def __init__(self, channel: WorkerChannel, key: KeyOf) -> None:
+        self._channel = channel
         self._key = key
 
     def __call__(self, samples: Iterable[Any]) -> Iterator[Any]:
         """Yield the kept samples of `samples`, in their order."""
-        decisions = self._board.read()
-        pass_name, looked = self._board.begin(decisions.opening), array("Q")
+        decisions = self._channel.read()
+        pass_name, scanned = self._channel.begin(decisions.opening), array("Q")
         for sample in samples:
             mark = fingerprint(self.key_of(sample))
-            looked.append(mark)
+            scanned.append(mark)
             if decisions.keeps(mark):
                 yield sample
         # Not in a `finally`: the keys that an interrupted pass would have scanned are unknown.
-        self._board.end(pass_name, np.frombuffer(looked, dtype=np.uint64))
+        self._channel.end(pass_name, np.frombuffer(scanned, dtype=np.uint64))
 
     def key_of(self, sample: Any) -> Any:
         """Return the key of a sample."""

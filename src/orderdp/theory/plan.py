@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from orderdp._planning import pool_sizes, steps_within
+from orderdp._draw import pool_sizes
+from orderdp._planning import steps_within
 from orderdp._validation import check_dials, is_count
 from orderdp.errors import ConfigError
 from orderdp.theory._checks import check_design, checked_positive
