@@ -16,7 +16,7 @@ from orderdp import _draw as kernels
 from orderdp.errors import ConfigError
 from orderdp.policies import Balanced, Mixed, Moving, Trimmed
 from orderdp.policies._selection import streams
-from orderdp.policies.orderdp import PoolRule, as_pool_rule
+from orderdp.policies.orderdp import PoolRule, Top, as_pool_rule
 from orderdp.policy import Context
 from orderdp.theory import horvitz_thompson, weights
 from tests.support import draw, fake_losses, table_with
@@ -55,6 +55,18 @@ def test_exactly_q_of_the_pool_are_kept_and_unseen_ones_first(n: int, seed: int,
     by_rule = not isinstance(policy.rule, Mixed)
     if by_rule:
         assert unseen <= set(kept.tolist()) or set(kept.tolist()) <= unseen
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(4, 60), st.integers(0, 10**6))
+def test_the_usual_rule_is_selected_as_its_steps_say(n: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    scores = np.where(rng.random(n) < 0.2, np.inf, rng.integers(0, 4, n)).astype(np.float32)
+    policy = OrderDP(exploration=0.8, exploitation=0.5)
+    s, q = policy.sizes(n)
+    context = Context(n=n, epoch=1, seed=seed)
+    by_steps = Top().select(kernels.pool_scores(scores, s, streams(context)), q, context)
+    assert sorted(policy.select(table_with(scores), context).indices.tolist()) == by_steps.tolist()
 
 
 def test_a_trimmed_top_never_keeps_the_hardest_share_of_its_pool() -> None:

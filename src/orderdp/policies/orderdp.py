@@ -321,7 +321,12 @@ class OrderDP(StepwisePolicy):
         s, q = self.sizes(context.n)
         if s == q:  # the whole pool is kept, whatever its scores
             return Selection(self.candidates(context))
-        kept = shuffled(self.rule.select(draw.pool_scores(table["score"], s, streams(context)), q, context), context)
+        pooled = draw.pool_scores(table["score"], s, streams(context))
+        if type(self.rule) is Top:  # the usual rule, without its steps
+            kept = draw.top_of_pool(pooled, q, tie_key(context))
+        else:
+            kept = self.rule.select(pooled, q, context)
+        kept = shuffled(kept, context)
         return Selection(kept, self._weights(table["score"], s, q, context)[kept] if self.unbiased else None)
 
     def candidates(self, context: Context) -> np.ndarray:
@@ -331,7 +336,7 @@ class OrderDP(StepwisePolicy):
 
     def select_from(self, part: np.ndarray, scores: np.ndarray, count: int, context: Context) -> np.ndarray:
         """Select the `count` samples that the rule keeps of one step's part of the pool."""
-        if self.rule == Top():
+        if type(self.rule) is Top:
             return draw.top_of_part(part, scores, count, tie_key(context))
         # The rule works by position in the part, so its streams must differ between steps: by the first candidate.
         here = Context(len(part), context.epoch, key64(context.seed, "part", int(part[0])), context.epochs)
