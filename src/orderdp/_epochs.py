@@ -1189,8 +1189,7 @@ class EpochManager:
         """Prepare an epoch before its selection: widen the counters and report the invalid values of the last epoch."""
         if self._on_epoch_start is not None:
             self._on_epoch_start(self.progress.epoch)
-        self._table.widen_counters(self.progress.epoch)
-        nonfinite, outside = self._table.take_invalid_counts()
+        nonfinite, outside = self._table.begin_epoch(self.progress.epoch)
         if nonfinite or outside:
             self._report_invalid(nonfinite, outside)
 
