@@ -219,7 +219,7 @@ def test_counts_widen_before_they_overflow() -> None:
     table = ScoreTable(2)
     table._columns["usage"][0] = 1 << 14
     table._writes = 1 << 14
-    table.widen_counters(epoch=1 << 14)
+    table.begin_epoch(epoch=1 << 14)
     for _ in range(40_000):
         table._columns["usage"][0] += 1
     write(table, [0], [1.0], epoch=40_000)
@@ -234,14 +234,14 @@ def test_counts_of_batches_that_repeat_samples_widen_too() -> None:
     table = ScoreTable(2)
     for epoch in range(4):  # few writes, and many uses
         write(table, [1] * 10_000, [1.0] * 10_000, epoch=epoch)
-        table.widen_counters(epoch)
+        table.begin_epoch(epoch)
     assert table["usage"].tolist() == [0, 40_000]
 
 
 def test_counts_stay_small_while_they_are_small() -> None:
     table = ScoreTable(2)
     table._writes = 1 << 20
-    table.widen_counters(epoch=5)
+    table.begin_epoch(epoch=5)
     assert table.column("usage").dtype == table.column("seen").dtype == torch.int16
 
 

@@ -38,22 +38,27 @@ def generator(seed: int, *tags: int | str) -> np.random.Generator:
     >>> generator(0, "pool", 3).permutation(5).tolist() == generator(0, "pool", 3).permutation(5).tolist()
     True
     """
-    entropy = int.from_bytes(_digest(seed, tags, 16), "little")
+    if not _PLAIN.issuperset(map(type, tags)):
+        tags = _plain(tags)
+    entropy = int.from_bytes(blake2b(repr((int(seed), *tags)).encode(), digest_size=16).digest(), "little")
     return np.random.Generator(np.random.SFC64(np.random.SeedSequence(entropy)))
 
 
 def key64(seed: int, *tags: int | str) -> int:
     """Return a 64-bit key for the stream called `tags` under `seed`, for hashing."""
-    return int.from_bytes(_digest(seed, tags, 8), "little")
+    if not _PLAIN.issuperset(map(type, tags)):
+        tags = _plain(tags)
+    return int.from_bytes(blake2b(repr((int(seed), *tags)).encode(), digest_size=8).digest(), "little")
 
 
-def _digest(seed: int, tags: tuple[int | str, ...], size: int) -> bytes:
-    # A digest, because SeedSequence([1]) and SeedSequence([1, 0]) are the same stream: lists of numbers of
-    # different lengths or sizes are padded and joined before they are mixed.
-    parts: list[int | str] = [int(seed)]
-    for tag in tags:
-        parts.append(tag if isinstance(tag, str) else int(tag))
-    return blake2b(repr(tuple(parts)).encode(), digest_size=size).digest()
+# A stream is a digest of its tags, because SeedSequence([1]) and SeedSequence([1, 0]) are the same stream: lists of
+# numbers of different lengths or sizes are padded and joined before they are mixed.
+_PLAIN = frozenset((int, str))
+
+
+def _plain(tags: tuple[int | str, ...]) -> tuple[int | str, ...]:
+    """Return the tags with numbers of other kinds, such as numpy's, as Python's own."""
+    return tuple(tag if isinstance(tag, str) else int(tag) for tag in tags)
 
 
 #: With only a prune ratio given, the pool fraction is the kept fraction to this power.

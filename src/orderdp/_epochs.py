@@ -1187,8 +1187,7 @@ class EpochManager:
     def _prepare(self) -> None:
         """Prepare an epoch before its selection: widen the counters and report the invalid values of the last epoch."""
         self._policy.on_epoch_start(self.progress.epoch)
-        self._table.widen_counters(self.progress.epoch)
-        nonfinite, outside = self._table.take_invalid_counts()
+        nonfinite, outside = self._table.begin_epoch(self.progress.epoch)
         if nonfinite or outside:
             self._report_invalid(nonfinite, outside)
 

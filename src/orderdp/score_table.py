@@ -384,9 +384,9 @@ class ScoreTable:
 
     def take_invalid_counts(self) -> tuple[int, int]:
         """Return the same counts, and set them to 0."""
-        nonfinite, outside = self._invalid.tolist()
+        counts = self.invalid_counts()
         self._invalid.zero_()
-        return nonfinite, outside
+        return counts
 
     def counters(self) -> tuple[int, int, int]:
         """Return the number of non-finite losses, of out-of-range indices, and of writes. Waits for the device."""
@@ -397,8 +397,8 @@ class ScoreTable:
         self._invalid = torch.tensor([nonfinite, outside], dtype=torch.int64, device=self.device)
         self._writes = writes
 
-    def widen_counters(self, epoch: int) -> None:
-        """Widen the counts before they can overflow. Called once per epoch."""
+    def begin_epoch(self, epoch: int) -> tuple[int, int]:
+        """Widen the counts before they can overflow; return the counts of invalid values and set them to 0."""
         if self._unflushed:
             self.flush()
         if epoch >= _WIDEN_AT:
@@ -406,6 +406,9 @@ class ScoreTable:
         # If batches repeat samples, a count may exceed the number of writes.
         if self._columns["usage"].dtype is torch.int16 and int(self._columns["usage"].max()) >= _WIDEN_AT:
             self._columns["usage"] = self._columns["usage"].to(torch.int32)
+        nonfinite, outside = self._invalid.tolist()
+        self._invalid.zero_()
+        return nonfinite, outside
 
     # -- checkpoints -----------------------------------------------------------------------------------------
 

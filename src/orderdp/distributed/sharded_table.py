@@ -279,10 +279,11 @@ class ShardedTable(ScoreTable):
     def _stamp(self, rows: torch.Tensor, epoch: int) -> None:
         """The last epoch seen is not stored."""
 
-    def widen_counters(self, epoch: int) -> None:
-        """Clamp counts before they can overflow."""
+    def begin_epoch(self, epoch: int) -> tuple[int, int]:
+        """Clamp counts before they can overflow; return the counts of invalid values and set them to 0."""
         self.flush()
         self._columns["usage"].clamp_(max=MOST_USES)
+        return self.take_invalid_counts()
 
     # -- remote samples ------------------------------------------------------------------------------------------
 

@@ -291,7 +291,7 @@ class OrderDP(StepwisePolicy):
         Args:
             n: Number of samples.
         """
-        if not is_count(n):
+        if (type(n) is not int and not is_count(n)) or n < 1:
             raise ConfigError(f"n must be a whole number of samples, at least 1, got {n!r}.")
         s, q = pool_sizes(int(n), self.prune_ratio, self.exploration, self.exploitation)
         if q < 1:
