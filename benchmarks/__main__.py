@@ -32,6 +32,7 @@ BENCHMARKS: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
     "update": update.update,
     "loader": loader.loader,
     "epoch": epoch.epoch,
+    "smaller-batches": epoch.smaller_batches,
     "memory": memory.memory,
     "weights": weights.weights,
     "policies": policies.policies,

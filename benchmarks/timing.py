@@ -50,7 +50,7 @@ def speedup(ours: Seconds, theirs: Seconds, goal: Goal | None) -> dict[str, Any]
     return {"ratio_of": "theirs / ours", **_milliseconds(ours, theirs), **_ratio(theirs, ours, goal)}
 
 
-def overhead(ours: Seconds, theirs: Seconds, goal: Goal) -> dict[str, Any]:
+def overhead(ours: Seconds, theirs: Seconds, goal: Goal | None = None) -> dict[str, Any]:
     """How many times as long we take."""
     return {"ratio_of": "ours / theirs", **_milliseconds(ours, theirs), **_ratio(ours, theirs, goal)}
 

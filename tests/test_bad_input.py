@@ -410,7 +410,7 @@ def test_writing_a_checkpoint_that_fails_leaves_the_old_one(tmp_path, monkeypatc
         raise OSError("No space left on device")
 
     monkeypatch.setattr(torch, "save", full_disk)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(StateError, match=r"No space left.*before is unchanged"):
         orderdp.save_checkpoint(path, {"note": "new"})
     monkeypatch.undo()
     assert orderdp.load_checkpoint(path) == {"note": "old"}

@@ -3,28 +3,47 @@
 from __future__ import annotations
 
 import os
+import secrets
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
 __all__ = ["flushed", "replacing", "write_text"]
+
+# A temporary file that was not written to for so long, in seconds, was left by a writer that was killed.
+_ABANDONED = 3600
 
 
 @contextmanager
 def replacing(path: Path, ending: str = ".tmp") -> Iterator[Path]:
     """Yield a temporary path beside `path`. It is renamed to `path` on success and removed on failure.
 
+    No two writers get the same temporary path: not two threads, and not two containers whose processes have the same
+    number. The last writer to finish wins.
+
     Args:
         path: The final path.
         ending: Suffix of the temporary name, for writers that depend on it.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}{ending}")
+    _remove_abandoned(path, ending)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}{ending}")
     try:
         yield temporary
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _remove_abandoned(path: Path, ending: str) -> None:
+    """Remove what killed writers of `path` have left."""
+    start, now = f".{path.name}.", time.time()
+    with suppress(OSError):  # a missing folder is the writer's error; another writer may have removed the file
+        for file in path.parent.iterdir():
+            mine = file.name.startswith(start) and file.name.endswith(ending)
+            if mine and now - file.stat().st_mtime > _ABANDONED:
+                file.unlink()
 
 
 @contextmanager

@@ -1,7 +1,8 @@
-"""Warnings about a training, each given once or once per epoch."""
+"""Warnings: `warn` names the line of the user; `TrainingWarnings` warns once, or once per epoch."""
 
 from __future__ import annotations
 
+import sys
 import warnings
 
 from orderdp.errors import (
@@ -15,7 +16,38 @@ from orderdp.errors import (
 from orderdp.policy import Policy, describe
 from orderdp.score_table import ScoreTable
 
-__all__ = ["TrainingWarnings", "warn_nonfinite"]
+__all__ = ["TrainingWarnings", "warn", "warn_nonfinite"]
+
+# Packages whose frames lie between a user's line and a warning; frames of Python's own library do, too.
+_BETWEEN = {
+    *("orderdp", "orderdp_paper", "torch", "torchdata", "lightning", "pytorch_lightning", "lightning_fabric"),
+    *("accelerate", "transformers", "composer", "ray", "timm"),
+}
+
+
+def warn(message: str, category: type[Warning]) -> None:
+    """Issue a warning at the user's line: the innermost frame outside this library, torch and the frameworks.
+
+    If there is no such frame (the program is a framework's own command), the warning names the innermost frame outside
+    this library.
+
+    Args:
+        message: What is wrong, and what to do.
+        category: The class of the warning.
+    """
+    level, outside = 1, 0
+    frame = sys._getframe(1)
+    while True:
+        level += 1
+        package = str(frame.f_globals.get("__name__")).partition(".")[0]
+        outside = outside or (0 if package.startswith("orderdp") else level)
+        if package not in _BETWEEN and package not in sys.stdlib_module_names:
+            break
+        if frame.f_back is None:
+            level = outside or level
+            break
+        frame = frame.f_back
+    warnings.warn(message, category, stacklevel=level)
 
 
 # A real ratio further than this from the nominal one triggers a warning.
@@ -60,11 +92,10 @@ class TrainingWarnings:
         if self._said_idle:
             return
         self._said_idle = True
-        warnings.warn(
+        warn(
             "an epoch was used up and no loss came back, so the same samples are served again. Call "
             "loss = pruner.update(index, losses) in every step.",
             NoFeedbackWarning,
-            stacklevel=3,
         )
 
     def warn_beyond_plan(self, epochs: int) -> None:
@@ -72,11 +103,10 @@ class TrainingWarnings:
         if self._said_beyond:
             return
         self._said_beyond = True
-        warnings.warn(
+        warn(
             f"epoch {epochs + 1} is being trained on, and Pruner(..., epochs={epochs}) planned {epochs}: schedules "
             "stay where their end was, and progress at 1. Give epochs= the number that you train.",
             BeyondPlanWarning,
-            stacklevel=6,
         )
 
     def warn_real_ratio(self, epoch: int, real: float, nominal: float | None) -> None:
@@ -84,12 +114,11 @@ class TrainingWarnings:
         if self._said_what_is_real or epoch == 0 or nominal is None or abs(real - nominal) <= _NOTICEABLE:
             return
         self._said_what_is_real = True
-        warnings.warn(
+        warn(
             f"{describe(self._policy)} leaves out {real:.1%} of the samples in epoch {epoch}, not the "
             f"nominal {nominal:.1%}: how much it can leave out depends on the losses. Pruner.report() "
             "has what is really saved.",
             RealRatioWarning,
-            stacklevel=2,
         )
 
 
@@ -108,4 +137,4 @@ def warn_nonfinite(count: int, *, as_error: bool) -> None:
     )
     if as_error:
         raise NonFiniteLossError(message + ' With on_nan="warn" training goes on.')
-    warnings.warn(message, NonFiniteLossWarning, stacklevel=4)
+    warn(message, NonFiniteLossWarning)

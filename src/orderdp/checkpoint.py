@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import pickle
 import re
+import shutil
 import struct
 import zipfile
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -148,39 +153,146 @@ def save_checkpoint(path: str | os.PathLike[str], state: Mapping[str, Any]) -> N
         path: The file. Its folder must exist.
         state: The values, for example ``{"model": model.state_dict(), "pruner": pruner.state_dict()}``.
     """
-    with flushed(Path(path)) as file:
-        torch.save(dict(state), file)
-        file.flush()
-        try:
+    path = Path(path)
+    try:
+        with flushed(path) as file:
+            torch.save(dict(state), file)
+            file.flush()
             torch.load(file.name, map_location="cpu", weights_only=True, mmap=True)  # reads no tensor data
-        except pickle.UnpicklingError as error:
-            raise StateError(
-                "a checkpoint must hold tensors, numbers, strings and containers of them, this one holds "
-                f"{_kind(error)} as well, and could not be loaded. Make tensors and plain values of it."
-            ) from None
+    except pickle.UnpicklingError as error:
+        raise StateError(
+            "a checkpoint must hold tensors, numbers, strings and containers of them, this one holds "
+            f"{_kind(error)} as well, and could not be loaded. Make tensors and plain values of it."
+        ) from None
+    except (OSError, RuntimeError) as error:
+        # Torch reports a failed write as a RuntimeError without the cause.
+        raise StateError(_why_not_written(path, state, error)) from error
 
 
-def load_checkpoint(path: str | os.PathLike[str], map_location: Any = "cpu", *, mmap: bool = False) -> dict[str, Any]:
+def _why_not_written(path: Path, state: Mapping[str, Any], error: Exception) -> str:
+    folder = path.parent
+    stands = " The checkpoint that was there before is unchanged." if path.is_file() else ""
+    if not folder.is_dir():
+        return f"the folder of a checkpoint must exist, {str(folder)!r} does not. Create it first."
+    reason = str(error).strip().partition("\n")[0]
+    needed = tensor_bytes(state)
+    with suppress(OSError):
+        free = shutil.disk_usage(folder).free
+        if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or free < needed:
+            return (
+                f"the disk is full: the checkpoint {str(path)!r} needs about {needed / 2**20:,.1f} MiB, and the disk "
+                f"of {str(folder)!r} has {free / 2**20:,.1f} MiB free.{stands} Make room, or save to another disk."
+            )
+    return (
+        f"the checkpoint {str(path)!r} of about {needed / 2**20:,.1f} MiB could not be written ({reason}).{stands} "
+        "Look at the disk, its quota and its permissions."
+    )
+
+
+def tensor_bytes(state: Any) -> int:
+    """Return the bytes of all tensors in a state; tensors that share a storage count once."""
+    storages: dict[int, int] = {}
+
+    def walk(value: Any) -> None:
+        if isinstance(value, torch.Tensor):
+            storage = value.untyped_storage()
+            storages[storage.data_ptr()] = storage.nbytes()
+        elif isinstance(value, Mapping):
+            for each in value.values():
+                walk(each)
+        elif isinstance(value, list | tuple):
+            for each in value:
+                walk(each)
+
+    walk(state)
+    return sum(storages.values())
+
+
+def load_checkpoint(
+    path: str | os.PathLike[str], map_location: Any = "cpu", *, mmap: bool = False, verify: bool = True
+) -> dict[str, Any]:
     """Read a file written by `save_checkpoint`; only tensors and plain values, never code.
 
     Args:
         path: The file.
         map_location: Device of the tensors, as in `torch.load`.
         mmap: Whether tensors stay in the file until they are accessed.
+        verify: Whether to compare all contents with the checksums that the file holds. It reads the file a second
+            time, beside the loading; a flipped bit would otherwise go unnoticed. Files in torch's format from before
+            1.6 have no checksums.
     """
     if not Path(path).exists():
         raise StateError(f"there is no checkpoint at {os.fspath(path)!r}.")
-    try:
-        state = torch.load(path, map_location=map_location, weights_only=True, mmap=mmap)
-    except _UNREADABLE as error:
-        reason = _kind(error) if isinstance(error, pickle.UnpicklingError) else str(error).strip().partition("\n")[0]
+    with ThreadPoolExecutor(1) as beside:
+        damaged = beside.submit(_damaged_part, path) if verify else None
+        try:
+            state = torch.load(path, map_location=map_location, weights_only=True, mmap=mmap)
+        except _UNREADABLE as error:
+            raise StateError(_why_not_read(path, error)) from error
+    part = damaged.result() if damaged else None
+    if part is not None:
         raise StateError(
-            f"{os.fspath(path)!r} is no checkpoint that can be read ({reason or type(error).__name__}). It is "
-            "damaged, was not written to its end, or holds more than tensors and plain values. Use another one."
-        ) from error
+            f"{os.fspath(path)!r} is damaged: {part} differs from what was written. Use another checkpoint."
+        )
     if not isinstance(state, dict):
         raise StateError(f"{os.fspath(path)!r} must hold a dict, it holds {type(state).__name__}. Use another one.")
     return state
+
+
+def _why_not_read(path: str | os.PathLike[str], error: Exception) -> str:
+    reason = _kind(error) if isinstance(error, pickle.UnpicklingError) else str(error).strip().partition("\n")[0]
+    return (
+        f"{os.fspath(path)!r} is no checkpoint that can be read ({reason or type(error).__name__}). It is "
+        "damaged, was not written to its end, or holds more than tensors and plain values. Use another one."
+    )
+
+
+def _damaged_part(path: str | os.PathLike[str]) -> str | None:
+    """Return the name of a part whose checksum does not fit; None if all fit, or if the file has none."""
+    try:
+        if not zipfile.is_zipfile(path):
+            return None
+        with zipfile.ZipFile(path) as archive:
+            part = archive.testzip()
+            if part is None:
+                return None
+            folder, _, name = part.partition("/")
+            if name.startswith("data/"):
+                with suppress(*_UNREADABLE):
+                    return _StorageNames.in_archive(archive.read(f"{folder}/data.pkl")).get(name[5:], name)
+            return "its list of contents" if name == "data.pkl" else name
+    except _UNREADABLE as error:
+        return f"its structure ({str(error).strip() or type(error).__name__})"
+
+
+class _StorageNames(pickle.Unpickler):
+    """Finds where in a state each stored tensor belongs. Builds no objects: all classes are replaced."""
+
+    @classmethod
+    def in_archive(cls, pickled: bytes) -> dict[str, str]:
+        """Return the place in the state, such as ``pruner.table.columns.score``, by the name of the tensor's data."""
+        names: dict[str, str] = {}
+
+        def walk(value: Any, place: str) -> None:
+            if isinstance(value, str) and value.startswith("\0"):
+                names.setdefault(value[1:], place)
+            elif isinstance(value, dict):
+                for name, each in value.items():
+                    walk(each, f"{place}.{name}".lstrip("."))
+            elif isinstance(value, list | tuple):
+                for number, each in enumerate(value):
+                    walk(each, f"{place}.{number}".lstrip("."))
+
+        walk(cls(io.BytesIO(pickled)).load(), "")
+        return names
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Return dict for the containers, and a function that returns its first argument for tensors."""
+        return dict if name == "OrderedDict" else lambda *arguments: arguments[0] if arguments else None
+
+    def persistent_load(self, saved: Any) -> str:
+        """Return the name of the data, marked."""
+        return f"\0{saved[2]}"
 
 
 def on_host(state: Any) -> Any:

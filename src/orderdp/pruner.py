@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -16,6 +15,7 @@ from orderdp._planning import Split, steps_within
 from orderdp._process_group import DistributedOptions, checked_group
 from orderdp._torch import outside_graphs
 from orderdp._validation import check_batch_size, checked_epochs, checked_name, checked_seed, is_count, suggestion
+from orderdp._warnings import warn
 from orderdp.checkpoint import check_origin, on_host, with_origin
 from orderdp.dataset import length_of, pruned_loader
 from orderdp.errors import ConfigError, DatasetError, FeedbackError, StateError, UnknownSizeError, UnsyncedStateWarning
@@ -799,11 +799,10 @@ class Pruner(PrunerInfo):
         unsynced = self._timeline.team.unsynced()
         if unsynced is not None and not self._warned_unsynced:
             self._warned_unsynced = True
-            warnings.warn(
+            warn(
                 f"this is the state of rank {unsynced['rank']} of {unsynced['world_size']} and lacks what the others "
                 "have learnt; it cannot be loaded alone. Call pruner.sync() on all ranks before state_dict().",
                 UnsyncedStateWarning,
-                stacklevel=2,
             )
         return {**self._state_around(self._table.state_dict()), "group": unsynced}
 

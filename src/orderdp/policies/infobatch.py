@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from orderdp._validation import check_ratio, is_count
+from orderdp._warnings import warn
 from orderdp.errors import ConfigError, UnreachableRatioWarning
 from orderdp.policies._selection import at_least_one, count_kept, is_annealed, shuffled, uniform
 from orderdp.policy import Column, Context, Rows, Selection, Table
@@ -98,11 +98,10 @@ class InfoBatch:
         assert self.target_ratio is not None
         wanted, most = round(self.target_ratio * n), max(0, n_below - 1)
         if n_below > 0 and wanted > most:
-            warnings.warn(
+            warn(
                 f"InfoBatch leaves out samples below the mean loss only: {n_below} of {n} are, so at most "
                 f"{most / n:.1%} can be pruned, not {self.target_ratio:.1%}. A smaller target_ratio can be reached.",
                 UnreachableRatioWarning,
-                stacklevel=2,
             )
         return min(wanted, most)
 

@@ -6,7 +6,6 @@ import math
 import os
 import shutil
 import tempfile
-import warnings
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,7 +17,7 @@ import torch
 from orderdp._draw import key64
 from orderdp._process_group import checked_group
 from orderdp._validation import checked_epochs, checked_seed, is_count
-from orderdp._warnings import warn_nonfinite
+from orderdp._warnings import warn, warn_nonfinite
 from orderdp.errors import ConfigError, DatasetError, NoFeedbackWarning, StateError, UnsyncedStateWarning
 from orderdp.policies.wrappers import refuse_budget
 from orderdp.policy import Context, Policy, describe, nominal_ratio
@@ -378,11 +377,10 @@ class KeyFilter:
             raise DatasetError("the stream must have samples, it has none. Look at where its shards are.")
         needs_feedback = getattr(self.policy, "needs_feedback", True)
         if served and not self._trained and needs_feedback and not together:
-            warnings.warn(
+            warn(
                 "an epoch came to its end and no loss came back, so the same samples are kept again. Call "
                 "loss = keys.update(key, losses) in every step.",
                 NoFeedbackWarning,
-                stacklevel=3,
             )
             return
         self._looked = looked
@@ -561,11 +559,10 @@ class KeyFilter:
         unsynced = exchange is not None and (self._memory.has_news or self._looked is not None)
         if unsynced and not self._warned_unsynced:
             self._warned_unsynced = True
-            warnings.warn(
+            warn(
                 f"this is the state of rank {exchange.rank} of {exchange.world} and lacks what the others have learnt; "
                 "it cannot be loaded. Call keys.sync() on all ranks before state_dict().",
                 UnsyncedStateWarning,
-                stacklevel=2,
             )
         return self._state().as_dict(unsynced=unsynced)
 
