@@ -1,16 +1,19 @@
-"""Files that are written completely or not at all: under a temporary name that is then renamed."""
+"""Files that are written whole or not at all, and locks between processes."""
 
 from __future__ import annotations
 
 import os
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["flushed", "replacing", "write_text"]
+from orderdp.errors import StateError
+
+__all__ = ["flushed", "in_turn", "replacing", "try_lock", "write_text"]
+
 
 # A temporary file that was not written to for so long, in seconds, was left by a writer that was killed.
 _ABANDONED = 3600
@@ -59,3 +62,44 @@ def write_text(path: Path, text: str) -> None:
     """Write a text file."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def try_lock(folder: Path) -> Iterator[None]:
+    """Lock the folder, or raise if another process holds the lock. A killed process releases its lock."""
+    try:
+        import fcntl
+    except ImportError:  # no such locks on this system
+        yield
+        return
+    with (folder / ".lock").open("a", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StateError(
+                f"another process is training in {str(folder)!r}. Wait for it, stop it, or choose another --out."
+            ) from None
+        yield
+
+
+@contextmanager
+def in_turn(folder: Path, wait: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Lock the folder, after waiting for the process that holds the lock; `wait` is called if there is one.
+
+    The folder itself is locked, so no lock file is left in it.
+    """
+    try:
+        import fcntl
+    except ImportError:  # no such locks on this system
+        yield
+        return
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            wait()
+            fcntl.flock(opened, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(opened)

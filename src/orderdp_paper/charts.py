@@ -16,7 +16,7 @@ from orderdp_paper.tables import StagePoint, is_decomposition, mean_unrest, stab
 __all__ = [
     "ablation",
     "by_method",
-    "colour_of",
+    "color_of",
     "draw",
     "heading",
     "motivation",
@@ -28,7 +28,7 @@ __all__ = [
 
 
 # The colors of methods, as in the report.
-_COLOURS = {
+_COLORS = {
     "Full data": "#808080",
     "OrderDP": "#0a7ac0",
     "Dynamic Random": "#e08a00",
@@ -41,16 +41,16 @@ _COLOURS = {
 }
 
 
-def colour_of(method: str) -> str:
+def color_of(method: str) -> str:
     """Return the color of a method."""
-    return _COLOURS.get(method, "#3f8f8f")
+    return _COLORS.get(method, "#3f8f8f")
 
 
 def by_method(methods: Iterable[str]) -> Any:
     """Return the color encoding of methods, with a legend below."""
     alt = altair()
     names = list(methods)
-    scale = alt.Scale(domain=names, range=[colour_of(name) for name in names])
+    scale = alt.Scale(domain=names, range=[color_of(name) for name in names])
     return alt.Color("method:N", title=None, scale=scale, legend=alt.Legend(orient="bottom"))
 
 
@@ -97,7 +97,7 @@ def ratios(suite: Suite, parts: Sequence[PartResults]) -> Any:
     return panels([(part.part.beside if len(parts) > 1 else "", _against_ratio(part.results)) for part in parts])
 
 
-def _against_ratio(results: Sequence[Result], colours: Sequence[str] = ()) -> list[Any]:
+def _against_ratio(results: Sequence[Result], colors: Sequence[str] = ()) -> list[Any]:
     measured = [result for result in results if result.row.metric is not None and result.row.saved is not None]
     unit, name = time_unit(result.row.seconds or 0.0 for result in measured)
     points: list[dict[str, Any]] = [
@@ -111,7 +111,7 @@ def _against_ratio(results: Sequence[Result], colours: Sequence[str] = ()) -> li
         }
         for result in measured
     ]
-    methods = list(colours) or list(dict.fromkeys(point["method"] for point in points))
+    methods = list(colors) or list(dict.fromkeys(point["method"] for point in points))
     return [
         _lines(points, methods, "accuracy", "accuracy (%)", zero=False),
         _lines(points, methods, "time", f"time of a run ({name})", zero=True),
@@ -133,7 +133,7 @@ def _lines(points: list[dict[str, Any]], methods: list[str], field: str, axis: s
     if field == "accuracy":
         layers.insert(0, base.mark_rule(opacity=0.5).encode(y=alt.Y("low:Q", title=axis, scale=scale), y2="high:Q"))
         full = [point for point in points if point["method"] == "Full data"]
-        rule = alt.Chart(alt.Data(values=full)).mark_rule(strokeDash=[4, 3], color=colour_of("Full data"))
+        rule = alt.Chart(alt.Data(values=full)).mark_rule(strokeDash=[4, 3], color=color_of("Full data"))
         layers.insert(0, rule.encode(y=alt.Y("accuracy:Q", title=axis, scale=scale)))
     return alt.layer(*layers).properties(width=_WIDTH, height=_HEIGHT)
 
@@ -149,16 +149,16 @@ def ablation(suite: Suite, parts: Sequence[PartResults]) -> Any:
         others = [result for result in part.results if not is_decomposition(result)]
         title = part.part.beside if len(parts) > 1 else ""
         # Panels in a row share their colors, so each panel needs all of them.
-        colours = list(
+        colors = list(
             dict.fromkeys(
                 [*(f"{result.column} % left out" for result in chosen), *(result.method.name for result in others)]
             )
         )
-        rows.append((title, [_pools(chosen, part, colours), *_against_ratio(others, colours)]))
+        rows.append((title, [_pools(chosen, part, colors), *_against_ratio(others, colors)]))
     return panels(rows)
 
 
-def _pools(results: Sequence[Result], part: PartResults, colours: Sequence[str]) -> Any:
+def _pools(results: Sequence[Result], part: PartResults, colors: Sequence[str]) -> Any:
     alt = altair()
     points = [
         {
@@ -175,13 +175,13 @@ def _pools(results: Sequence[Result], part: PartResults, colours: Sequence[str])
         "x:Q", title="exploration s/n (left: random, right: top-q)", scale=alt.Scale(zero=False, nice=False, padding=15)
     )
     scale = alt.Scale(zero=False)
-    base = alt.Chart(alt.Data(values=points)).encode(x=x, color=by_method(colours))
+    base = alt.Chart(alt.Data(values=points)).encode(x=x, color=by_method(colors))
     y, low = (alt.Y(f"{field}:Q", title="accuracy (%)", scale=scale) for field in ("accuracy", "low"))
     line = base.mark_line(point=alt.OverlayMarkDef(size=45, filled=True, opacity=1)).encode(y=y)
     layers = [base.mark_rule(opacity=0.5).encode(y=low, y2="high:Q"), line]
     if part.full is not None and part.full.metric is not None:
         full = alt.Chart(alt.Data(values=[{"accuracy": part.full.metric}]))
-        layers.insert(0, full.mark_rule(strokeDash=[4, 3], color=colour_of("Full data")).encode(y=y))
+        layers.insert(0, full.mark_rule(strokeDash=[4, 3], color=color_of("Full data")).encode(y=y))
     return alt.layer(*layers).properties(width=_WIDTH, height=_HEIGHT, title="pools of several sizes")
 
 
@@ -271,7 +271,7 @@ def _curves(results: Sequence[Result], value: Any) -> list[dict[str, Any]]:
     """Return the means over seeds, per epoch."""
     points = []
     for result in results:
-        looks = {result.row.label: Series(result.method.name, colour_of(result.method.name), "", (1, 0))}
+        looks = {result.row.label: Series(result.method.name, color_of(result.method.name), "", (1, 0))}
         points += curves([result.row], looks, value)
     return points
 

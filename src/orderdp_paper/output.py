@@ -37,7 +37,7 @@ def list_suites(say: Callable[[str], None]) -> None:
     show("orderdp reproduce ID --scale S", header, rows, names=True)
     figures = [(name, text) for name, (text, _) in theory.FIGURES.items()]
     show("without runs, in seconds", ("id", "what it shows"), [*figures, ("table-toy", theory.TOY)], names=True)
-    say(f"smoke: {_SMOKE} each, on digits. cpu: on two cores. paper: on one L40 card.")
+    say(f"smoke: {_SMOKE} each, on digits. cpu: on two cores. paper: on one L40 GPU.")
     say("Times are estimates, from that of a run with all data. `orderdp reproduce ID --list` says more about one.")
 
 

@@ -19,7 +19,7 @@ from orderdp.experiments.static import is_recorded, is_static
 from orderdp.experiments.statistics import Row, compare
 
 if TYPE_CHECKING:
-    from orderdp.experiments.config import Closeness
+    from orderdp.experiments.config import DiagnosticLevel
 
 __all__ = [
     "BROUGHT",
@@ -83,10 +83,10 @@ def read_grid(groups: Sequence[str], columns: Sequence[str], text: str) -> Cells
     Number(value=93.3, deviation=0.1)
     """
     values: dict[str, dict[str, dict[str, Number]]] = {group: {} for group in groups}
-    places = [(group, column) for group in groups for column in columns]
+    cells = [(group, column) for group in groups for column in columns]
     for line in text.strip().splitlines():
         name, _, rest = line.strip().partition("  ")
-        for (group, column), cell in zip(places, rest.split(), strict=True):
+        for (group, column), cell in zip(cells, rest.split(), strict=True):
             row = values[group].setdefault(name, {})
             if cell != "-":
                 value, _, deviation = cell.partition("±")
@@ -235,7 +235,7 @@ class Suite:
     scales: Mapping[str, Scale]
     tables: Callable[[Suite, Sequence[PartResults]], list[Table]]
     figure: str
-    diagnose: Closeness = False
+    diagnose: DiagnosticLevel = False
 
     def runs_in(self, out: Path) -> Path:
         """Return the folder of the runs, one per level of diagnostics: a finished run is not repeated for more."""

@@ -23,7 +23,7 @@ from orderdp_paper.tables import (
     usage_tables,
 )
 
-__all__ = ["METHODS", "PRINTED", "SUITES", "recipe"]
+__all__ = ["METHODS", "PRINTED", "SUITES", "recipe_settings"]
 
 
 _TABLES: dict[str, Callable[[Suite, Sequence[PartResults]], list[Table]]] = {
@@ -69,26 +69,31 @@ PRINTED: dict[str, Printed] = {name: _printed(**found) for name, found in _read(
 METHODS: dict[str, Method] = {name: _method(**found) for name, found in _DATA["methods"].items()}
 
 
-def recipe(name: str, **changes: Any) -> dict[str, Any]:
+def recipe_settings(name: str, **changes: Any) -> dict[str, Any]:
     """Return the settings of a recipe, with changes."""
     found = dict(_DATA["recipes"][name])
     preset = found.pop("preset", None)
     return {**preset_values(preset), **found, **changes}
 
 
-def _part(printed: Printed, found: Mapping[str, Any]) -> Part:
-    rows = [row for written in found["methods"] for row in _rows(written)]
-    if found.get("printed_ratios", False):
-        rows = [_at_printed_ratio(row, printed, found["beside"]) for row in rows]
-    return Part(
-        beside=found["beside"],
-        base=recipe(found["recipe"], **found.get("changes", {})),
-        methods=tuple(rows),
-        ratios=tuple(found.get("ratios", ())),
-        seeds=tuple(range(found["seeds"])),
-        full_run=found["full_run"],
-        looks=found.get("looks", 0),
-    )
+def _part(
+    printed: Printed,
+    *,
+    beside: str,
+    recipe: str,
+    methods: Sequence[Any],
+    seeds: int,
+    full_run: float,
+    changes: Mapping[str, Any] | None = None,
+    ratios: Sequence[float] = (),
+    printed_ratios: bool = False,
+    looks: int = 0,
+) -> Part:
+    rows = [row for written in methods for row in _rows(written)]
+    if printed_ratios:
+        rows = [_at_printed_ratio(row, printed, beside) for row in rows]
+    base = recipe_settings(recipe, **(changes or {}))
+    return Part(beside, base, tuple(rows), tuple(ratios), tuple(range(seeds)), full_run, looks)
 
 
 def _rows(written: Any) -> list[Method]:
@@ -114,7 +119,7 @@ def _at_printed_ratio(method: Method, printed: Printed, group: str) -> Method:
 
 
 def _scale(printed: Printed, *, machine: str, differs: str, parts: list[dict[str, Any]]) -> Scale:
-    return Scale(tuple(_part(printed, part) for part in parts), **_DATA["machines"][machine], differs=differs)
+    return Scale(tuple(_part(printed, **part) for part in parts), **_DATA["machines"][machine], differs=differs)
 
 
 def _suite(

@@ -95,8 +95,8 @@ def _cost_table(suite: Suite, part: PartResults) -> Table:
             saved = "" if name == "Full data" else percent(1 - hours.value / full_hours.value)
             rows.append((_PAPER, _printed_accuracy(accuracy, full), f"{hours.value:g} h", saved, ""))
     header = ("", "accuracy % (to full)", "time", "time saved", "samples saved")
-    cards = "The paper's hours are those of two cards together; one card takes twice as many."
-    notes = (paper_name(suite, group), cards, *fewer_seeds(part, paired=True), *really_saved(part))
+    hours_note = "The paper's hours are those of two GPUs together; one GPU takes twice as many."
+    notes = (paper_name(suite, group), hours_note, *fewer_seeds(part, paired=True), *really_saved(part))
     return Table(title(suite, part), header, rows, notes)
 
 

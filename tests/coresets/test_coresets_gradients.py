@@ -21,7 +21,7 @@ from orderdp.coresets import (
     MoSo,
     Proxy,
 )
-from orderdp.coresets._arrays import Gradients, softmax
+from orderdp.coresets._math import Gradients, softmax
 from orderdp.coresets.gradient_matching import follow_validation, omp
 from orderdp.coresets.influence import Hessian, anneal, influence_vectors, parameter_influence
 from orderdp.coresets.submodular import GradientKernel
@@ -166,7 +166,7 @@ def test_the_pursuit_solves_for_the_best_weights_at_every_step(seed: int, ridge:
     for count in (1, 2, 5, 12):
         found = omp(gradients, gradients.mean(), count, ridge)
         assert (found.weights > 0).all()
-        np.testing.assert_allclose(found.weights, best_weights(rows[found.places], target, ridge), atol=1e-4)
+        np.testing.assert_allclose(found.weights, best_weights(rows[found.positions], target, ridge), atol=1e-4)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -181,7 +181,7 @@ def test_each_step_takes_the_gradient_that_points_most_to_what_is_left(seed: int
         picks.append(int(along.argmax()))
     weights = best_weights(rows[picks], target, 1.0)
     wanted = {p for p, w in zip(picks, weights, strict=True) if w > 0}
-    assert set(omp(gradients, gradients.mean(), len(wanted), 1.0).places.tolist()) == wanted
+    assert set(omp(gradients, gradients.mean(), len(wanted), 1.0).positions.tolist()) == wanted
 
 
 @pytest.mark.parametrize("ridge", [0.0, 1.0])

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from orderdp.coresets import Arrays, ContextualDiversity, FacilityLocation, Herding, KCenter
 from orderdp.coresets import geometry as farthest_module
 from orderdp.coresets import submodular as facility_module
-from orderdp.coresets._arrays import CosineKernel, dense_kernel, lazy_greedy
+from orderdp.coresets._math import CosineKernel, dense_kernel, lazy_greedy
 from orderdp.coresets.geometry import farthest_first, herd, squared_euclidean, symmetric_kl
-from orderdp.coresets.submodular import cluster_sizes, cut, maximise_coverage
+from orderdp.coresets.submodular import cluster_sizes, cut, maximize_coverage
 
 
 def points(seed: int, n: int = 80, width: int = 5) -> np.ndarray:
@@ -129,7 +129,7 @@ def plain_facility(s: np.ndarray, count: int) -> list[int]:
 @pytest.mark.parametrize("seed", range(4))
 def test_lazy_facility_location_picks_what_plain_greedy_picks(seed: int) -> None:
     x = points(seed)
-    ours = maximise_coverage(CosineKernel(x), 60, np.random.default_rng(0))
+    ours = maximize_coverage(CosineKernel(x), 60, np.random.default_rng(0))
     # Two samples that would serve each other add the same, so the picks are compared at the same rounding ...
     assert ours.tolist() == plain_facility(dense_kernel(CosineKernel(x)), 60)
     # ... and the objective, which does not depend on such ties for long, without any.
@@ -142,7 +142,7 @@ def test_greedy_facility_location_is_within_its_guarantee_of_the_best() -> None:
     x = points(1, n=14)
     s = cosines(x)
     best = max(s[list(chosen)].max(0).sum() for chosen in combinations(range(14), 4))
-    assert s[maximise_coverage(CosineKernel(x), 4, np.random.default_rng(0))].max(0).sum() >= (1 - 1 / np.e) * best
+    assert s[maximize_coverage(CosineKernel(x), 4, np.random.default_rng(0))].max(0).sum() >= (1 - 1 / np.e) * best
 
 
 def test_stochastic_facility_location_comes_near_plain_greedy() -> None:
@@ -150,10 +150,10 @@ def test_stochastic_facility_location_comes_near_plain_greedy() -> None:
     s = cosines(x)
     plain = s[plain_facility(s, 60)].max(0).sum()
     random = np.mean([s[rng.choice(300, 60, replace=False)].max(0).sum() for _ in range(20)])
-    values = [s[maximise_coverage(CosineKernel(x), 60, rng, fits=0)].max(0).sum() for _ in range(5)]
+    values = [s[maximize_coverage(CosineKernel(x), 60, rng, fits=0)].max(0).sum() for _ in range(5)]
     assert min(values) > 0.99 * plain
     assert min(values) > random
-    assert len(np.unique(maximise_coverage(CosineKernel(x), 300, rng, fits=0))) == 300
+    assert len(np.unique(maximize_coverage(CosineKernel(x), 300, rng, fits=0))) == 300
 
 
 @pytest.mark.parametrize("fits", [0, 1 << 30])
@@ -168,9 +168,9 @@ def test_no_more_rows_are_asked_for_at_once_than_make_a_block(fits: int, monkeyp
             return super().rows(places)
 
     x = points(2)
-    free = maximise_coverage(CosineKernel(x), 2, np.random.default_rng(0), fits=fits)
-    monkeypatch.setattr("orderdp.coresets._arrays._BLOCK", 400)
-    assert maximise_coverage(Watched(x), 2, np.random.default_rng(0), fits=fits).tolist() == free.tolist()
+    free = maximize_coverage(CosineKernel(x), 2, np.random.default_rng(0), fits=fits)
+    monkeypatch.setattr("orderdp.coresets._math._BLOCK", 400)
+    assert maximize_coverage(Watched(x), 2, np.random.default_rng(0), fits=fits).tolist() == free.tolist()
     assert Watched.most == 5
 
 
@@ -179,7 +179,7 @@ def test_clusters_are_those_of_the_most_similar_pick(monkeypatch: pytest.MonkeyP
     kernel, picks = CosineKernel(x), np.array([5, 17, 60])
     wanted = np.bincount(cosines(x)[picks].argmax(0), minlength=3)
     assert cluster_sizes(kernel, picks).tolist() == wanted.tolist()
-    monkeypatch.setattr("orderdp.coresets._arrays._BLOCK", 160)  # two rows at a time
+    monkeypatch.setattr("orderdp.coresets._math._BLOCK", 160)  # two rows at a time
     assert cluster_sizes(kernel, picks).tolist() == wanted.tolist()
     np.testing.assert_allclose(dense_kernel(kernel), cosines(x), atol=1e-5)
 
@@ -265,5 +265,5 @@ def test_groups_that_do_not_fit_go_the_stochastic_way(monkeypatch: pytest.Monkey
     facility_stochastic = facility_module.stochastic_greedy
     monkeypatch.setattr(facility_module, "stochastic_greedy", watched)
     monkeypatch.setattr(facility_module, "FITS", 1)
-    maximise_coverage(CosineKernel(points(0)), 5, np.random.default_rng(0), fits=facility_module.FITS)
+    maximize_coverage(CosineKernel(points(0)), 5, np.random.default_rng(0), fits=facility_module.FITS)
     assert called

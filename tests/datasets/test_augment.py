@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from orderdp import OrderDP, Pruner, alternate_flip
 from orderdp._draw import fair_hash, key64
-from orderdp.datasets import Augment, ImageBatches, ImageData, Split, normalise
+from orderdp.datasets import Augment, ImageBatches, ImageData, Split, normalize
 from orderdp.datasets import images as augment
 from orderdp.errors import ConfigError, FeedbackError, IndexRangeError
 from orderdp.experiments.config import Settings
@@ -66,10 +66,10 @@ def test_pictures_are_the_augmented_and_normalised_samples(padded_at_once: bool,
     index = torch.tensor([7, 0, 19, 7])
     expected = np.stack([slowly(own.images[i].numpy(), int(i), 2, True, 3, 11) for i in index])
     found = pictures.train_batch(index, epoch=11, seed=3)
-    assert torch.equal(found, normalise(torch.from_numpy(expected), (0.4, 0.5, 0.6), (0.2, 0.3, 0.4)))
+    assert torch.equal(found, normalize(torch.from_numpy(expected), (0.4, 0.5, 0.6), (0.2, 0.3, 0.4)))
     assert found.is_contiguous()
     plain = pictures.eval_batch(index)
-    assert torch.equal(plain, normalise(own.images[index], (0.4, 0.5, 0.6), (0.2, 0.3, 0.4)))
+    assert torch.equal(plain, normalize(own.images[index], (0.4, 0.5, 0.6), (0.2, 0.3, 0.4)))
 
 
 def test_a_sample_looks_the_same_in_whatever_batch_and_order() -> None:
@@ -115,7 +115,7 @@ def test_the_images_themselves_are_not_written_to() -> None:
     pictures.train_batch(torch.arange(10), 0, 0)
     pictures.eval_batch(torch.arange(10))
     floats = torch.ones(3, 2)
-    normalise(floats, [1.0, 1.0], [2.0, 2.0])
+    normalize(floats, [1.0, 1.0], [2.0, 2.0])
     assert torch.equal(own.images, before)
     assert torch.equal(floats, torch.ones(3, 2))
 
@@ -126,17 +126,17 @@ def test_normalising_is_subtracting_and_dividing_channel_by_channel(shape: tuple
     values = torch.from_numpy(np.random.default_rng(0).normal(size=shape).astype(np.float32))
     for channel in range(3):
         expected = (values[:, channel].double() - mean[channel]) / std[channel]
-        assert torch.allclose(normalise(values, mean, std)[:, channel].double(), expected, atol=1e-6)
+        assert torch.allclose(normalize(values, mean, std)[:, channel].double(), expected, atol=1e-6)
     if len(shape) == 4:
         pixels = images(shape)
         for channel in range(3):
             expected = (pixels[:, channel].double() / 255 - mean[channel]) / std[channel]
-            assert torch.allclose(normalise(pixels, mean, std)[:, channel].double(), expected, atol=1e-6)
+            assert torch.allclose(normalize(pixels, mean, std)[:, channel].double(), expected, atol=1e-6)
 
 
 def test_large_floats_keep_their_digits() -> None:
     values = torch.tensor([[1_000_001.0], [1_000_003.0]])
-    assert normalise(values, [1_000_002.0], [1.0]).tolist() == [[-1.0], [1.0]]
+    assert normalize(values, [1_000_002.0], [1.0]).tolist() == [[-1.0], [1.0]]
 
 
 def test_bad_settings_are_errors() -> None:
@@ -189,7 +189,7 @@ def test_a_batch_with_alternating_flips_has_the_crops_of_random_ones(shape, padd
     pictures = ImageBatches(Split(own, torch.zeros(shape[0])), Augment(padding, "alternate"), [0.0], [1 / 255])
     rows = torch.arange(shape[0])
     expected = Augment(padding, "alternate").batch(own, rows, seed=seed, epoch=epoch, visits=visits)
-    assert torch.equal(pictures.train_batch(rows, epoch, seed, visits), normalise(expected, [0.0], [1 / 255]))
+    assert torch.equal(pictures.train_batch(rows, epoch, seed, visits), normalize(expected, [0.0], [1 / 255]))
 
 
 def test_random_flips_are_the_same_by_both_of_their_names() -> None:
@@ -301,7 +301,7 @@ class Noted(ImageTask):
                 plain = straight.batch(
                     self.data.train.images[i : i + 1], torch.tensor([i]), seed=seed, epoch=pruner.epoch
                 )
-                is_plain = torch.equal(normalise(plain, (0.5,), (0.25,))[0], picture)
+                is_plain = torch.equal(normalize(plain, (0.5,), (0.25,))[0], picture)
                 self.seen.setdefault(i, []).append(not is_plain)
             yield index, batch
 

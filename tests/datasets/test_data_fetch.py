@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from orderdp._locks import in_turn
+from orderdp._files import in_turn
 from orderdp.datasets import catalog as catalogue
 from orderdp.datasets import fetch, fetch_command, load
 from orderdp.datasets import fetching as downloading
@@ -129,7 +129,7 @@ def test_a_cut_file_goes_on_where_it_was_cut(server: Server, tmp_path: Path) -> 
 def test_a_file_that_is_always_cut_is_kept_in_part_for_the_next_run(server: Server, tmp_path: Path) -> None:
     server.files["file"] = CONTENT
     server.cuts = [1000] * 4
-    with pytest.raises(UnavailableError, match=r"4,000 bytes are kept in .*run it again to go on"):
+    with pytest.raises(UnavailableError, match=r"4,000 bytes are kept in .*run it again to resume"):
         get(server, tmp_path / "file")
     assert (tmp_path / "file.part").read_bytes() == CONTENT[:4000]
     assert not (tmp_path / "file").exists()
@@ -350,7 +350,7 @@ def test_without_pillow_no_pngs_are_downloaded(tmp_path: Path, monkeypatch: pyte
 def test_a_place_that_cannot_be_written_to_is_an_error_that_says_what_to_do(tmp_path, monkeypatch) -> None:
     register(monkeypatch, made.tiny(made.idx_files()))
     (tmp_path / "file").write_text("not a folder")
-    with pytest.raises(DatasetError, match=r"cannot write .*file.tiny: .* Name a place you may write to"):
+    with pytest.raises(DatasetError, match=r"cannot write .*file.tiny: .* Name a folder that can be written to"):
         fetch("tiny", tmp_path / "file")
     monkeypatch.setattr(os, "access", lambda *_: False)
     with pytest.raises(DatasetError, match="no permission to write there"):

@@ -261,7 +261,7 @@ def test_an_empty_archive_is_one_line(tmp_path: Path) -> None:
         ({"y_train": np.zeros(8)}, "y_train must be whole numbers from 0, one a sample, got float64"),
         ({"y_train": np.full(8, 10**12)}, "y_train must be the classes' numbers, counted from 0, got one of"),
         ({"y_train": np.full(8, 2**63, np.uint64)}, "y_train must be the classes' numbers"),
-        ({"x_train": np.zeros((8, 0)), "x_test": np.zeros((3, 0))}, "x_train must have at least one number a sample"),
+        ({"x_train": np.zeros((8, 0)), "x_test": np.zeros((3, 0))}, "x_train must have at least one number per sample"),
         ({"class_names": np.array("cat")}, "there must be .* class names, got 1"),
         ({"y_test": np.array([0, -1, 1])}, "y_test must be whole numbers from 0"),
         ({"y_test": np.zeros((3, 2), int)}, r"got int64 of shape \(3, 2\)"),

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from orderdp._locks import try_lock
+from orderdp._files import try_lock
 from orderdp.cli import main
 from orderdp.cli._common import show_progress
 from orderdp.errors import ConfigError, DatasetError, StateError
@@ -270,9 +270,9 @@ def test_bisection_finds_the_largest_ratio_without_measurable_loss(limit: float)
 
 
 def test_only_ratios_that_can_be_made_are_searched() -> None:
-    contender = MethodSpec("orderdp", {"exploration": 0.9})
-    assert possible_ratios(BASE, contender, resolution=0.05)[0] == 0.1
-    probes = list(find_lossless(BASE, contender, [0, 1, 2], lambda runs: [_made_up(run, 0.12) for run in runs]))
+    method = MethodSpec("orderdp", {"exploration": 0.9})
+    assert possible_ratios(BASE, method, resolution=0.05)[0] == 0.1
+    probes = list(find_lossless(BASE, method, [0, 1, 2], lambda runs: [_made_up(run, 0.12) for run in runs]))
     assert [probe.prune_ratio for probe in probes if probe.lossless] == [0.1]
     for wrong in (
         MethodSpec("infobatch-quantile", {}),

@@ -94,9 +94,9 @@ def test_an_interrupted_diagnosed_run_has_the_records_of_a_straight_one(tmp_path
 
 def test_a_look_at_the_steps_alone_is_that_of_all_without_the_gradient_of_all_data(tmp_path: Path) -> None:
     steps, everything = tmp_path / "steps", tmp_path / "everything"
-    for folder, closeness in ((steps, "steps"), (everything, True)):
+    for folder, level in ((steps, "steps"), (everything, True)):
         with global_generators_untouched():
-            training(BASE, folder, diagnose=closeness).run()
+            training(BASE, folder, diagnose=level).run()
     assert same(weights(steps), weights(everything))
     assert (steps / "kept.npz").read_bytes() == (everything / "kept.npz").read_bytes()
     for one, two in zip(read_run(steps).epochs, read_run(everything).epochs, strict=True):

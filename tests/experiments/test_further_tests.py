@@ -12,7 +12,7 @@ from orderdp.cli import main
 from orderdp.errors import ConfigError, DatasetError, StateError
 from orderdp.experiments.config import MethodSpec, RunOptions, Settings, grid
 from orderdp.experiments.records import RunLog, read_run, read_runs, with_further_tests
-from orderdp.experiments.runner import check_tests, compare_all, judge_all
+from orderdp.experiments.runner import check_tests, compare_all, evaluate_all
 from orderdp.report.page import markdown_report, report_command, write_report
 from tests import runs as written
 
@@ -44,9 +44,11 @@ def test_test_sets_can_be_added_to_finished_runs_and_no_model_is_judged_twice(tm
     runs = grid(BASE, [MethodSpec("orderdp", {})], [0.5], [0, 1], controls=False)
     list(compare_all(runs, place))
     before = finals(tmp_path)
-    assert len(list(judge_all(runs, replace(place, tests=(NOISY,))))) == 2
+    assert len(list(evaluate_all(runs, replace(place, tests=(NOISY,))))) == 2
     found = [run.tests for run in read_runs(tmp_path)]
-    assert [(judged.data, judged.settings.seed) for judged in judge_all(runs, replace(place, tests=(NOISY, DULL)))] == [
+    assert [
+        (judged.data, judged.settings.seed) for judged in evaluate_all(runs, replace(place, tests=(NOISY, DULL)))
+    ] == [
         (DULL, 0),
         (DULL, 1),
     ]
@@ -67,7 +69,7 @@ def test_the_images_are_prepared_with_the_statistics_of_the_training_data(tmp_pa
     settings = Settings(data=str(tmp_path / "mine.npz"), model="mlp", width=16, policy="full", epochs=3, batch_size=40)
     place = RunOptions(tmp_path / "out", threads=1, device="cpu")
     list(compare_all([settings], place))
-    (judged,) = judge_all([settings], replace(place, tests=(str(tmp_path / "theirs.npz"),)))
+    (judged,) = evaluate_all([settings], replace(place, tests=(str(tmp_path / "theirs.npz"),)))
     assert judged.metric == read_runs(tmp_path / "out")[0].final_metric
 
 
@@ -123,14 +125,14 @@ def test_a_run_without_its_weights_says_so(tmp_path: Path) -> None:
     list(compare_all([BASE], place))
     (tmp_path / "runs" / BASE.run_id / "model.pt").unlink()
     with pytest.raises(StateError, match=r"the trained weights .* are not there"):
-        list(judge_all([BASE], replace(place, tests=(NOISY,))))
+        list(evaluate_all([BASE], replace(place, tests=(NOISY,))))
 
 
 def test_a_failed_run_is_not_judged(tmp_path: Path) -> None:
     failing = replace(BASE, lr=1e30, schedule="constant")
     place = RunOptions(tmp_path, threads=1, device="cpu")
     list(compare_all([failing], place))
-    assert list(judge_all([failing], replace(place, tests=(NOISY,)))) == []
+    assert list(evaluate_all([failing], replace(place, tests=(NOISY,)))) == []
 
 
 # -- records and reports --------------------------------------------------------------------------------------------

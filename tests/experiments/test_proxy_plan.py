@@ -245,9 +245,9 @@ def test_the_batch_of_the_proxy_makes_the_batch_of_the_run() -> None:
 def test_it_has_a_name_a_card_and_a_place_in_the_grid(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    contender = parse_method("proxy-plan:proxy-width=4:backward_every=2")
-    assert contender == MethodSpec("proxy-plan", {"proxy_width": 4, "backward_every": 2})
-    runs = grid(replace(BASE, policy="full", prune_ratio=None), [contender], [0.3, 0.5], [0, 1], controls=False)
+    method = parse_method("proxy-plan:proxy-width=4:backward_every=2")
+    assert method == MethodSpec("proxy-plan", {"proxy_width": 4, "backward_every": 2})
+    runs = grid(replace(BASE, policy="full", prune_ratio=None), [method], [0.3, 0.5], [0, 1], controls=False)
     assert [(run.policy, run.prune_ratio, run.seed) for run in runs] == [
         ("proxy-plan", ratio, seed) for seed in (0, 1) for ratio in (0.3, 0.5)
     ]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from orderdp._locks import in_turn
+from orderdp._files import in_turn
 from orderdp.coresets import run
 from orderdp.experiments import static
 from orderdp.experiments.config import RunOptions, Settings

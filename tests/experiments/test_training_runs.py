@@ -258,7 +258,8 @@ def test_a_checkpoint_that_cannot_be_gone_on_with_says_what_to_do(tmp_path: Path
         torch.save({name: value for name, value in state.items() if name != "counts"}, file)
     else:
         torch.save({**state, "model": {"weight": torch.zeros(2)}}, file)
-    with pytest.raises(StateError, match=r"checkpoint\.pt' cannot be gone on with: .* Remove it to train this run"):
+    message = r"cannot resume from the checkpoint .*checkpoint\.pt': .* Remove it to train this run"
+    with pytest.raises(StateError, match=message):
         training(BASE, tmp_path).run()
     file.unlink()
     assert training(BASE, tmp_path).run()["status"] == "done"

@@ -572,7 +572,7 @@ def test_a_policy_that_wants_predictions_says_that_it_is_for_one_class_a_sample(
         rows = [{"input_ids": row["input_ids"], "answer": row["labels"]} for row in rows]
         losses = lambda outputs, inputs: outputs["first"][:, 0] - inputs["answer"]  # noqa: E731
         given = {"model": First(), "train_dataset": rows, "sample_losses": losses}
-    reason = rf"^{type(policy).__name__}\(.*wants to know probability.*got logits .* and labels.*needs losses only"
+    reason = rf"^{type(policy).__name__}\(.*needs probability.*got logits .* and labels.*needs losses only"
     with pytest.raises(ConfigError, match=reason):
         make(tmp_path, "words" if task == "words" else "classify", policy, given=given).train()
 

@@ -17,7 +17,7 @@ from orderdp.experiments.static import is_static
 from orderdp_paper import SCALES, SUITES
 from orderdp_paper.output import show_trials
 from orderdp_paper.suite import Part, prepare, try_out
-from orderdp_paper.suites import METHODS, recipe
+from orderdp_paper.suites import METHODS, recipe_settings
 
 IDS = [
     "table-static",
@@ -209,7 +209,7 @@ def test_the_list_says_time_memory_and_data_of_each(
     printed = capsys.readouterr().out
     for name in [*IDS, "fig-weights-limit", "table-toy"]:
         assert name in printed
-    for word in ("two cores", "L40 card", "GB", "fashion-mnist", "cifar10, cifar100", "imagenet", " h,", " min,"):
+    for word in ("two cores", "L40 GPU", "GB", "fashion-mnist", "cifar10, cifar100", "imagenet", " h,", " min,"):
         assert word in printed
 
 
@@ -244,7 +244,7 @@ def test_estimates_follow_from_the_runs() -> None:
 
 
 def test_full_recipes_are_priced_for_the_one_card_that_the_command_uses() -> None:
-    assert {suite.scales["paper"].machine for suite in SUITES.values()} == {"one L40 card"}
+    assert {suite.scales["paper"].machine for suite in SUITES.values()} == {"one L40 GPU"}
     for name in ("table-imagenet", "table-imagenet-ratios"):
         (part,) = SUITES[name].scales["paper"].parts
         printed = SUITES["table-imagenet"].printed.number(part.beside, "Full data", "node hours")
@@ -348,7 +348,7 @@ def test_the_full_recipe_starts(
 
 
 def test_first_steps_that_fail_are_not_said_to_have_gone_well(tmp_path: Path) -> None:
-    base = recipe(
+    base = recipe_settings(
         "smoke", data="digits?train=129&test=50", model="cnn", width=4, batch_size=128
     )  # the second batch is one sample
     parts = [Part("any", base, (METHODS["full"], METHODS["random"]), (0.5,), (0,), 1.0)]

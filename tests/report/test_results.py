@@ -51,11 +51,11 @@ def runs_of(arguments: list[str]) -> tuple[str, set[str], list[str]]:
     parser = argparse.ArgumentParser()
     compare.add(parser)
     options = parser.parse_args(arguments)
-    contenders = [parse_method(text) for text in split_outside_brackets(options.policies, ",")]
+    methods = [parse_method(text) for text in split_outside_brackets(options.policies, ",")]
     ratios = [float(ratio) for ratio in options.prune_ratios.split(",")]
     seeds = [int(seed) for seed in options.seeds.split(",")]
     base = settings_of(options, policy="full", prune_ratio=None)
-    settings = grid(base, contenders, ratios, seeds, controls=not options.no_controls)
+    settings = grid(base, methods, ratios, seeds, controls=not options.no_controls)
     return str(options.out), {run.run_id for run in settings}, list(run_options(options).tests)
 
 

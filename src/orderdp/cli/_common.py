@@ -17,7 +17,7 @@ from orderdp.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from orderdp.experiments.config import Closeness, RunOptions, Settings
+    from orderdp.experiments.config import DiagnosticLevel, RunOptions, Settings
     from orderdp.experiments.records import Run, RunRecords
 
 __all__ = [
@@ -46,27 +46,27 @@ def complain(text: str) -> None:
 
 
 _NUMBERS: dict[str, tuple[type, str, str]] = {
-    "epochs": (int, "N", "epochs of full data (default 10)"),
-    "batch_size": (int, "N", "samples a batch (default 128)"),
+    "epochs": (int, "N", "number of epochs of full data (default 10)"),
+    "batch_size": (int, "N", "samples per batch (default 128)"),
     "width": (int, "N", "channels of the first layer, for models that have a width"),
     "lr": (float, "X", "largest learning rate (default 0.1)"),
-    "momentum": (float, "X", "of SGD and LARS (default 0.9)"),
+    "momentum": (float, "X", "momentum of SGD and LARS (default 0.9)"),
     "weight_decay": (float, "X", "weight decay (default 0.0005)"),
-    "label_smoothing": (float, "X", "share of the target spread over all classes (default 0)"),
-    "mixup": (float, "ALPHA", "blend images in pairs; the score stays each sample's own"),
-    "cutmix": (float, "ALPHA", "paste a part of another image"),
-    "accumulate": (int, "N", "batches a step (default 1)"),
+    "label_smoothing": (float, "X", "fraction of the target that is spread over all classes (default 0)"),
+    "mixup": (float, "ALPHA", "alpha of MixUp, which blends images in pairs; scores use the sample's own label"),
+    "cutmix": (float, "ALPHA", "alpha of CutMix, which pastes a part of another image"),
+    "accumulate": (int, "N", "batches per optimizer step (default 1)"),
     "evaluate_every": (int, "N", "epochs between tests (default 1)"),
-    "proxy_epochs": (int, "N", "training of the proxy of static methods (default 10)"),
-    "proxy_inits": (int, "N", "how many proxies, for methods that average over several (default 1)"),
+    "proxy_epochs": (int, "N", "epochs that the proxy of static methods is trained (default 10)"),
+    "proxy_inits": (int, "N", "number of proxies, for methods that average over several (default 1)"),
 }
 
 
 _SWITCHES = {
-    "nesterov": "SGD that looks ahead",
-    "average": "test the average of the iterates, weighted by the learning rate",
-    "amp": "mixed precision",
-    "channels_last": "store images with their channels last",
+    "nesterov": "Nesterov momentum for SGD",
+    "average": "test the average of all iterates, weighted by the learning rate",
+    "amp": "use mixed precision",
+    "channels_last": "use the channels-last memory format",
     "compile": "compile the model",
 }
 
@@ -75,19 +75,23 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that ``train`` and ``compare`` share. An unset option is left to the preset and the file."""
     unset = argparse.SUPPRESS
     what = parser.add_argument_group("what is trained")
-    what.add_argument("--data", default=unset, metavar="D", help="name or path, with modifiers: see orderdp data")
+    what.add_argument(
+        "--data", default=unset, metavar="D", help="data set: name or path, with modifiers; see orderdp data"
+    )
     what.add_argument(
         "--model", default=unset, metavar="M", help="mlp, cnn, vit, resnet18, resnet50, timm:NAME, module:factory"
     )
     what.add_argument(
-        "--task", default=unset, metavar="MODULE:FACTORY", help="data, model, loss and metric of your own"
+        "--task", default=unset, metavar="MODULE:FACTORY", help="factory of your own data, model, loss and metric"
     )
     what.add_argument(
         "--also-test", metavar="D,D", help="further test sets for the trained models, such as digits?corrupt=noise:3"
     )
     how = parser.add_argument_group("how it is trained")
     how.add_argument("--preset", metavar="P", help="named settings to start from: cpu, paper-cifar-resnet18, ...")
-    how.add_argument("--config", type=Path, metavar="FILE", help="settings as TOML; the command line goes before it")
+    how.add_argument(
+        "--config", type=Path, metavar="FILE", help="settings as TOML; options of the command line override it"
+    )
     how.add_argument("--optimizer", default=unset, metavar="O", help="sgd, adamw, lars or lamb (default sgd)")
     how.add_argument(
         "--schedule", default=unset, metavar="S", help="onecycle, cosine, step or constant (default onecycle)"
@@ -100,29 +104,32 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         "--steps",
         default=unset,
         metavar="fewer|same",
-        help="what is pruned makes fewer steps (default), or smaller ones: as many as full data, with batches and "
-        "learning rate smaller by the share kept; for the controls alike",
+        help="fewer: a pruned epoch has fewer steps (default); same: as many steps as full data, with batch size and "
+        "learning rate multiplied by the kept fraction; the controls alike",
     )
     how.add_argument(
         "--keep-last", dest="drop_last", action="store_false", default=unset, help="train on incomplete last batches"
     )
     how.add_argument(
-        "--flip", default=unset, metavar="F", help="mirror images at random, or 'alternate' by a sample's visits"
+        "--flip",
+        default=unset,
+        metavar="F",
+        help="'random', or 'alternate': mirror a sample every second time it is used",
     )
-    how.add_argument("--no-augment", dest="augment", action="store_false", default=unset, help="images as they are")
+    how.add_argument("--no-augment", dest="augment", action="store_false", default=unset, help="do not augment images")
     where = parser.add_argument_group("where")
     where.add_argument(
-        "--out", type=Path, required=True, metavar="DIR", help="folder for records, checkpoints, the page"
+        "--out", type=Path, required=True, metavar="DIR", help="output folder: records, checkpoints, report"
     )
-    where.add_argument("--data-dir", type=Path, metavar="DIR", help="where data are looked for first")
+    where.add_argument("--data-dir", type=Path, metavar="DIR", help="folder that is searched for data first")
     where.add_argument(
-        "--device", default="auto", metavar="NAME", help="cpu, cuda, ... (default: a card if there is one)"
+        "--device", default="auto", metavar="NAME", help="cpu, cuda, ... (default: a GPU if there is one)"
     )
-    where.add_argument("--threads", type=int, metavar="N", help="of torch, in each process")
+    where.add_argument("--threads", type=int, metavar="N", help="number of torch threads in each process")
     where.add_argument(
-        "--checkpoint-seconds", type=float, default=30.0, metavar="S", help="time between checkpoints (default 30)"
+        "--checkpoint-seconds", type=float, default=30.0, metavar="S", help="seconds between checkpoints (default 30)"
     )
-    where.add_argument("--tensorboard", action="store_true", help="write for TensorBoard as well")
+    where.add_argument("--tensorboard", action="store_true", help="also write TensorBoard logs")
     where.add_argument(
         "--diagnose",
         nargs="?",
@@ -130,13 +137,13 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         default=False,
         const=True,
         metavar="HOW",
-        help="look at gradients and kept sets, too, not counted in a run's times: 'steps' at the gradient of each "
-        "step; 'all' (default) also at that of all data, up to 10 passes over them",
+        help="also diagnose gradients and kept sets, not counted in the times of a run; 'steps': the gradient of each "
+        "step; 'all' (default): also the gradient of all data, up to 10 passes over them",
     )
-    where.add_argument("--quiet", action="store_true", help="no progress")
+    where.add_argument("--quiet", action="store_true", help="show no progress")
 
 
-def _diagnose(text: str) -> Closeness:
+def _diagnose(text: str) -> DiagnosticLevel:
     if text not in ("steps", "all"):
         raise argparse.ArgumentTypeError(f"invalid choice: {text!r} (choose from 'steps', 'all')")
     return "steps" if text == "steps" else True
@@ -194,17 +201,17 @@ def run_all(runs: Sequence[Settings], options: RunOptions, records: RunRecords) 
             for settings, summary in compare_all(runs, options, records=records, watch=progress.watch):
                 progress.ended(settings, summary)
     for data in options.tests:
-        _judge(runs, options, records, data)
+        _evaluate(runs, options, records, data)
     return [run for settings in runs if (run := records.get(settings.run_id)) is not None]
 
 
-def _judge(runs: Sequence[Settings], options: RunOptions, records: RunRecords, data: str) -> None:
-    from orderdp.experiments.runner import judge_all, not_judged
+def _evaluate(runs: Sequence[Settings], options: RunOptions, records: RunRecords, data: str) -> None:
+    from orderdp.experiments.runner import evaluate_all, not_evaluated
 
-    waiting = not_judged(runs, records, data)
+    waiting = not_evaluated(runs, records, data)
     if waiting and not options.quiet:
         say(f"Testing {len(waiting)} trained model{'s' * (len(waiting) > 1)} on {data}.")
-    for _ in judge_all(waiting, dataclasses.replace(options, tests=(data,)), records=records):
+    for _ in evaluate_all(waiting, dataclasses.replace(options, tests=(data,)), records=records):
         pass
 
 

@@ -44,13 +44,20 @@ def add(parser: argparse.ArgumentParser) -> None:
         "path", type=Path, metavar="PATH", help="a checkpoint, .npy or .npz with losses, or a folder of runs"
     )
     parser.add_argument(
-        "--learned", type=float, metavar="P", help="probability of the right class of a learned sample (default: 0.9)"
+        "--learned",
+        type=float,
+        metavar="P",
+        help="a sample is learned if the probability of its class is at least P (default: 0.9)",
     )
     parser.add_argument(
-        "--refresh", type=float, default=0.1, metavar="R", help="share of them still trained on (default: 0.1)"
+        "--refresh",
+        type=float,
+        default=0.1,
+        metavar="R",
+        help="fraction of the learned samples that is still trained on (default: 0.1)",
     )
-    parser.add_argument("--label-smoothing", type=float, metavar="X", help="of the losses (default: 0)")
-    parser.add_argument("--classes", type=int, metavar="N", help="how many there are, for label smoothing")
+    parser.add_argument("--label-smoothing", type=float, metavar="X", help="label smoothing of the losses (default: 0)")
+    parser.add_argument("--classes", type=int, metavar="N", help="number of classes, for label smoothing")
     parser.add_argument("--json", action="store_true", help="print numbers as JSON")
 
 

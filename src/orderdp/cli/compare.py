@@ -22,9 +22,9 @@ NAME = "compare"
 SUMMARY = "compare policies fairly, and write a page with the answer"
 
 
-DESCRIPTION = """Runs every policy at every prune ratio with every seed, beside the controls: full data, full data
-for as few epochs as the pruned runs cost, and a random share each epoch. Then writes a page: what holds, and what is
-saved.
+DESCRIPTION = """Runs every policy at every prune ratio with every seed, and the controls: full data, full data for
+fewer epochs at the cost of the pruned runs, and a random fraction in each epoch. Then writes a report: verdicts, and
+what is saved.
 
 examples:
   orderdp compare --data digits --model mlp --prune-ratios 0.3,0.5 --out results
@@ -36,7 +36,7 @@ examples:
   orderdp compare --data digits --model mlp --policies orderdp --find-lossless --out results
   orderdp compare --data digits --model mlp --also-test 'digits?corrupt=noise:3,digits?corrupt=blur:3' --out results
 
-Started again with the same command it goes on where it was, after Ctrl-C or a kill; finished runs are not repeated.
+Started again with the same command, it resumes, also after Ctrl-C or a kill; finished runs are not repeated.
 Policies, ratios, seeds and further test sets can be added later.
 """
 
@@ -50,12 +50,14 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--policies",
         default="full,reduced,random,infobatch,orderdp",
         metavar="P,P",
-        help="which (default: the main five)",
+        help="policies, with parameters as NAME:key=value (default: full,reduced,random,infobatch,orderdp)",
     )
-    parser.add_argument("--prune-ratios", metavar="R,R", help=f"which (default: {_RATIOS})")
-    parser.add_argument("--seeds", default="0,1,2", metavar="S,S", help="which (default: 0,1,2)")
-    parser.add_argument("--no-controls", action="store_true", help="run only the policies that are named")
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at a time (default: 1)")
+    parser.add_argument("--prune-ratios", metavar="R,R", help=f"prune ratios (default: {_RATIOS})")
+    parser.add_argument(
+        "--seeds", default="0,1,2", metavar="S,S", help="seeds; every policy runs once per seed (default: 0,1,2)"
+    )
+    parser.add_argument("--no-controls", action="store_true", help="run no controls besides the given policies")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="number of runs at a time (default: 1)")
     parser.add_argument(
         "--margin",
         type=float,
@@ -65,7 +67,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--find-lossless", action="store_true", help="search the largest ratio of each policy within the margin"
     )
-    parser.add_argument("--resolution", type=float, default=0.05, metavar="R", help="of that search (default: 0.05)")
+    parser.add_argument(
+        "--resolution", type=float, default=0.05, metavar="R", help="step between ratios of that search (default: 0.05)"
+    )
     add_run_options(parser)
 
 

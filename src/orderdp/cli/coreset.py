@@ -37,24 +37,28 @@ A method's parameters follow its name: NAME:key=value. With --cache ten methods 
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    parser.add_argument("--list", action="store_true", help="say which methods there are")
-    parser.add_argument("--method", metavar="M", help="which method; its card is docs/coresets/M.md")
-    parser.add_argument("--prune-ratio", type=float, metavar="R", help="share left out, in [0, 1)")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="an .npz file")
-    parser.add_argument("--data", metavar="D", help="name or path of the data set: see orderdp data")
+    parser.add_argument("--list", action="store_true", help="list the methods")
+    parser.add_argument("--method", metavar="M", help="name of the method, with parameters as NAME:key=value")
+    parser.add_argument("--prune-ratio", type=float, metavar="R", help="fraction left out, in [0, 1)")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="output file, .npz")
+    parser.add_argument("--data", metavar="D", help="data set: name or path; see orderdp data")
     parser.add_argument(
         "--from-features", type=Path, metavar="FILE", help=".npz with features, logits, labels or scores"
     )
-    parser.add_argument("--model", default="cnn", metavar="M", help="of the proxy (default: cnn)")
-    parser.add_argument("--width", type=int, metavar="N", help="of models that have one")
-    parser.add_argument("--proxy-epochs", type=int, default=10, metavar="N", help="its training (default: 10)")
-    parser.add_argument("--proxy-inits", type=int, default=1, metavar="N", help="how many proxies (default: 1)")
-    parser.add_argument("--cache", type=Path, metavar="DIR", help="keep the proxy here, and use it again")
-    parser.add_argument("--data-dir", type=Path, metavar="DIR", help="where data are looked for first")
+    parser.add_argument("--model", default="cnn", metavar="M", help="model of the proxy (default: cnn)")
+    parser.add_argument("--width", type=int, metavar="N", help="width of the model, for models that have one")
     parser.add_argument(
-        "--device", default="auto", metavar="NAME", help="cpu, cuda, ... (default: a card if there is one)"
+        "--proxy-epochs", type=int, default=10, metavar="N", help="epochs that the proxy is trained (default: 10)"
     )
-    parser.add_argument("--seed", type=int, default=0, metavar="S", help="of everything random (default: 0)")
+    parser.add_argument("--proxy-inits", type=int, default=1, metavar="N", help="number of proxies (default: 1)")
+    parser.add_argument(
+        "--cache", type=Path, metavar="DIR", help="folder for trained proxies; later commands reuse them"
+    )
+    parser.add_argument("--data-dir", type=Path, metavar="DIR", help="folder that is searched for data first")
+    parser.add_argument(
+        "--device", default="auto", metavar="NAME", help="cpu, cuda, ... (default: a GPU if there is one)"
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="seed of all random draws (default: 0)")
 
 
 def run(options: argparse.Namespace) -> None:

@@ -30,8 +30,10 @@ examples:
 def add(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument("action", choices=("list", "fetch", "where"), help="what to do")
-    parser.add_argument("name", nargs="?", metavar="NAME", help="of the data set")
-    parser.add_argument("--data-dir", type=Path, metavar="DIR", help="where data are kept (default: the user's cache)")
+    parser.add_argument("name", nargs="?", metavar="NAME", help="name of the data set")
+    parser.add_argument(
+        "--data-dir", type=Path, metavar="DIR", help="folder of the data sets (default: the user's cache)"
+    )
 
 
 def run(options: argparse.Namespace) -> None:
@@ -48,5 +50,5 @@ def run(options: argparse.Namespace) -> None:
     if options.action == "fetch":
         data.fetch_command(options.name, options.data_dir, say)
     else:
-        place = data.where(options.name, options.data_dir)
-        say(f"not here; get it with: orderdp data fetch {options.name}" if place is None else str(place))
+        path = data.where(options.name, options.data_dir)
+        say(f"not here; get it with: orderdp data fetch {options.name}" if path is None else str(path))

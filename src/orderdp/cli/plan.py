@@ -35,15 +35,15 @@ examples:
 def add(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument("--samples", type=int, required=True, metavar="N", help="samples in the data set")
-    parser.add_argument("--prune-ratio", type=float, metavar="R", help="share left out each epoch, in [0, 1)")
-    parser.add_argument("--exploration", type=float, metavar="E", help="size of the pool as a share of the data set")
-    parser.add_argument("--exploitation", type=float, metavar="E", help="share of the pool that is kept")
+    parser.add_argument("--prune-ratio", type=float, metavar="R", help="fraction left out in each epoch, in [0, 1)")
+    parser.add_argument("--exploration", type=float, metavar="E", help="size of the pool as a fraction of the data set")
+    parser.add_argument("--exploitation", type=float, metavar="E", help="fraction of the pool that is kept")
     parser.add_argument("--epochs", type=int, required=True, metavar="N", help="number of epochs")
-    parser.add_argument("--batch-size", type=int, required=True, metavar="N", help="samples a batch and process")
-    parser.add_argument("--drop-last", action="store_true", help="leave out a last, smaller batch")
-    parser.add_argument("--world-size", type=int, default=1, metavar="N", help="processes that share the work")
-    parser.add_argument("--hours", type=float, metavar="H", help="what the full run takes")
-    parser.add_argument("--price", type=float, metavar="P", help="of an hour")
+    parser.add_argument("--batch-size", type=int, required=True, metavar="N", help="samples per batch and process")
+    parser.add_argument("--drop-last", action="store_true", help="drop an incomplete last batch")
+    parser.add_argument("--world-size", type=int, default=1, metavar="N", help="number of processes")
+    parser.add_argument("--hours", type=float, metavar="H", help="hours that training on all data takes")
+    parser.add_argument("--price", type=float, metavar="P", help="price per hour")
     parser.add_argument("--json", action="store_true", help="print numbers as JSON")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the weights: .png, .svg or .html")
 
@@ -84,7 +84,7 @@ def _show_plan(plan: Plan) -> None:
     rows = [
         ("pool each epoch", f"{plan.s:,}", f"exploration {plan.exploration:.3f}"),
         ("trained on each epoch", f"{plan.q:,}", f"exploitation {plan.exploitation:.3f}"),
-        ("steps an epoch", f"{plan.steps_an_epoch:,}", f"batches of {plan.batch_size:,}"),
+        ("steps per epoch", f"{plan.steps_an_epoch:,}", f"batches of {plan.batch_size:,}"),
         ("steps in all", f"{plan.steps:,}", f"{plan.steps_saved:,} saved"),
         ("samples in all", f"{plan.samples:,}", f"{plan.samples_saved:,} saved"),
         ("hardest sample's chance", f"{plan.largest_inclusion:.4f}", "to be trained on in an epoch"),

@@ -12,7 +12,7 @@ __all__ = ["DESCRIPTION", "NAME", "SUMMARY", "add", "run"]
 NAME = "policies"
 
 
-SUMMARY = "which rules there are, and the card of each"
+SUMMARY = "list the policies, or print the card of one"
 
 
 DESCRIPTION = """Which policies there are, one line each; or the card of one: its rule, parameters, cost and guarantees.
@@ -25,7 +25,7 @@ examples:
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    parser.add_argument("name", nargs="?", metavar="NAME", help="whose card to print")
+    parser.add_argument("name", nargs="?", metavar="NAME", help="policy whose card is printed")
 
 
 def run(options: argparse.Namespace) -> None:

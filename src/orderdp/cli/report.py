@@ -42,7 +42,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--open", action="store_true", help="show the page in a browser")
     parser.add_argument("--charts", type=Path, metavar="DIR", help="also write the charts as files")
-    parser.add_argument("--format", default="png", metavar="F", help="of the charts: png or svg (default: png)")
+    parser.add_argument("--format", default="png", metavar="F", help="format of the charts: png or svg (default: png)")
 
 
 def run(options: argparse.Namespace) -> None:

@@ -35,8 +35,8 @@ examples:
   orderdp reproduce fig-weights-limit --out figures
 
 Scales: "smoke" takes seconds and shows that it works; "cpu" is for two cores and hours; "paper" is the full recipe, for
-a server with graphics cards. Started again with the same command it goes on where it was; finished runs are not
-repeated, and suites that share runs in a folder share their cost.
+a server with GPUs. Started again with the same command, it resumes; finished runs are not repeated, and suites that
+share runs in a folder share their cost.
 """
 
 
@@ -45,29 +45,37 @@ _OUT = Path("reproduced")
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    parser.add_argument("id", nargs="?", metavar="ID", help="which figure or table")
-    parser.add_argument("--list", action="store_true", help="say which there are and what each needs; with ID, in full")
+    parser.add_argument("id", nargs="?", metavar="ID", help="name of the table or figure")
+    parser.add_argument(
+        "--list", action="store_true", help="list all, with what each needs; with ID, describe one in full"
+    )
     parser.add_argument("--scale", metavar="S", help="smoke, cpu or paper")
     parser.add_argument(
         "--data",
         action="append",
         default=[],
         metavar="D",
-        help="name or path in place of the suite's data; NAME=D for only one of them; may be given several times",
+        help="data set to use instead of the suite's, by name or path; NAME=D replaces only NAME; can be repeated",
     )
-    parser.add_argument("--seeds", metavar="S,S", help="in place of the suite's own")
-    parser.add_argument("--max-steps", type=int, metavar="N", help="only try the first N steps of every method")
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at a time (default: 1)")
-    parser.add_argument("--threads", type=int, metavar="N", help="of torch, in each process")
+    parser.add_argument("--seeds", metavar="S,S", help="seeds, instead of those of the suite")
+    parser.add_argument("--max-steps", type=int, metavar="N", help="train only the first N steps of every method")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="number of runs at a time (default: 1)")
+    parser.add_argument("--threads", type=int, metavar="N", help="number of torch threads in each process")
     parser.add_argument(
-        "--device", default="auto", metavar="NAME", help="cpu, cuda, ... (default: a card if there is one)"
+        "--device", default="auto", metavar="NAME", help="cpu, cuda, ... (default: a GPU if there is one)"
     )
-    parser.add_argument("--data-dir", type=Path, metavar="DIR", help="where data are looked for first")
+    parser.add_argument("--data-dir", type=Path, metavar="DIR", help="folder that is searched for data first")
     parser.add_argument(
-        "--out", type=Path, default=_OUT, metavar="DIR", help=f"for figures, tables and records (default: {_OUT})"
+        "--out",
+        type=Path,
+        default=_OUT,
+        metavar="DIR",
+        help=f"output folder: figures, tables, records (default: {_OUT})",
     )
-    parser.add_argument("--format", default="png", metavar="F", help="of figures: png, svg or html (default: png)")
-    parser.add_argument("--quiet", action="store_true", help="no progress")
+    parser.add_argument(
+        "--format", default="png", metavar="F", help="format of figures: png, svg or html (default: png)"
+    )
+    parser.add_argument("--quiet", action="store_true", help="show no progress")
 
 
 def run(options: argparse.Namespace) -> None:

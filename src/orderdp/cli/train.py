@@ -31,20 +31,22 @@ examples:
   orderdp train --task examples/own_task.py:make --policy orderdp:exploration=0.9 --prune-ratio 0.3 --out run
   orderdp train --data digits --model mlp --prune-ratio 0.4 --out run --resume
 
-Interrupted with Ctrl-C or killed, it goes on from its last checkpoint with --resume. A policy's parameters follow its
-name: NAME:key=value:key=value. `orderdp policies` shows which there are.
+After Ctrl-C or a kill, --resume continues from the last checkpoint. A policy's parameters follow its name:
+NAME:key=value:key=value. `orderdp policies` shows which there are.
 """
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     unset = argparse.SUPPRESS  # so that a file can set it
-    parser.add_argument("--policy", default=unset, metavar="P", help="which samples (default: orderdp)")
     parser.add_argument(
-        "--prune-ratio", type=float, default=unset, metavar="R", help="share left out each epoch, in [0, 1)"
+        "--policy", default=unset, metavar="P", help="policy that selects the samples (default: orderdp)"
     )
-    parser.add_argument("--seed", type=int, default=unset, metavar="S", help="of everything random (default: 0)")
-    parser.add_argument("--resume", action="store_true", help="go on with the run in the folder")
+    parser.add_argument(
+        "--prune-ratio", type=float, default=unset, metavar="R", help="fraction left out in each epoch, in [0, 1)"
+    )
+    parser.add_argument("--seed", type=int, default=unset, metavar="S", help="seed of all random draws (default: 0)")
+    parser.add_argument("--resume", action="store_true", help="resume the run in the folder")
     add_run_options(parser)
 
 
@@ -52,7 +54,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
     from orderdp.experiments.config import parse_method
     from orderdp.experiments.records import RunRecords
-    from orderdp.experiments.runner import check, check_tests, judge_all
+    from orderdp.experiments.runner import check, check_tests, evaluate_all
 
     given = {name: getattr(arguments, name) for name in ("prune_ratio", "seed") if hasattr(arguments, name)}
     if hasattr(arguments, "policy"):
@@ -68,8 +70,8 @@ def run(arguments: argparse.Namespace) -> None:
         say(f"This run is finished already: {_told(done.summary)}")
     else:
         _train(settings, options, records)
-    for judged in judge_all([settings], options, records=records):
-        say(f"{judged.metric:.2f} % on {judged.data}.")
+    for tested in evaluate_all([settings], options, records=records):
+        say(f"{tested.metric:.2f} % on {tested.data}.")
     if done is None:
         say(f"Records are in {options.folder(settings)}. `orderdp report {options.out}` makes a page of them.")
 

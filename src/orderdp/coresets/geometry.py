@@ -9,18 +9,9 @@ import numpy as np
 
 from orderdp._draw import generator
 from orderdp._validation import check_ratio, checked_name, is_count
-from orderdp.coresets._arrays import centred, lazy_greedy, log_softmax, row_blocks, sklearn
-from orderdp.coresets.base import (
-    FeatureSource,
-    Group,
-    Method,
-    Requirements,
-    ScoreMethod,
-    Task,
-    checked_scores,
-    class_members,
-    even_budgets,
-)
+from orderdp.coresets._math import centered, lazy_greedy, log_softmax, row_blocks, sklearn
+from orderdp.coresets.base import Group, Method, ScoreMethod, Task, checked_scores, class_members, even_budgets
+from orderdp.coresets.sources import FeatureSource, Requirements
 from orderdp.coresets.training_dynamics import EL2N, Forgetting, GraNd, PrecomputedScores
 from orderdp.errors import ConfigError
 from orderdp.policy import Selection
@@ -78,7 +69,7 @@ class Divergence:
 
 def squared_euclidean(features: np.ndarray) -> Divergence:
     """Squared distances between rows."""
-    rows = centred(features)
+    rows = centered(features)
     return Divergence(np.einsum("nd,nd->n", rows, rows), rows, 2 * rows)
 
 
@@ -109,16 +100,16 @@ class _Cover:
         self.bounds[start] = -np.inf
         self._tell_all()
 
-    def gains(self, places: np.ndarray) -> np.ndarray:
+    def gains(self, positions: np.ndarray) -> np.ndarray:
         """Distance of these samples to the nearest selected sample."""
         if not self._pending:
-            return np.asarray(self.bounds[places])
-        nearest = self._divergence.between(places, np.array(self._pending)).min(1)
-        return np.asarray(np.minimum(self.bounds[places], nearest))
+            return np.asarray(self.bounds[positions])
+        nearest = self._divergence.between(positions, np.array(self._pending)).min(1)
+        return np.asarray(np.minimum(self.bounds[positions], nearest))
 
-    def take(self, place: int) -> None:
+    def take(self, position: int) -> None:
         """Add a selected sample."""
-        self._pending.append(place)
+        self._pending.append(position)
         if len(self._pending) == _PENDING:
             self._tell_all()
 
@@ -176,7 +167,7 @@ def herd(features: np.ndarray, count: int) -> np.ndarray:
     Around the mean this is the argmin of |sum selected + x|^2, so of |x|^2 / 2 + <sum selected, x>: one matrix-vector
     product per selected sample. On a tie the lowest position.
     """
-    rows = centred(features)
+    rows = centered(features)
     scores = np.einsum("nd,nd->n", rows, rows, dtype=np.float64) / 2
     picks = np.empty(count, dtype=np.int64)
     for step in range(count):

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from orderdp._validation import is_count
-from orderdp.coresets._arrays import Gradients, prediction_errors
-from orderdp.coresets.base import Group, Labelled, Method, Requirements, Task, Weighted
+from orderdp.coresets._math import Gradients, prediction_errors
+from orderdp.coresets.base import Group, Method, Task, Weighted
+from orderdp.coresets.sources import Labelled, Requirements
 from orderdp.errors import ConfigError
 from orderdp.policy import Selection
 
@@ -23,13 +24,13 @@ class OMPResult:
     """Result of OMP.
 
     Attributes:
-        places: Positions of the samples with a weight above 0.
+        positions: Positions of the samples with a weight above 0.
         weights: Their weights.
         objectives: |target - weighted sum|^2 + ridge |weights|^2 after each step.
         along: Inner product of every gradient with the residual.
     """
 
-    places: np.ndarray
+    positions: np.ndarray
     weights: np.ndarray
     objectives: list[float]
     along: np.ndarray
@@ -48,7 +49,7 @@ def omp(gradients: Gradients, target: np.ndarray, count: int, ridge: float) -> O
     smallest = 1e-6 * max(float(np.abs(along).max()), np.finfo(np.float32).tiny)
     while active.size < count:
         candidates = along.copy()
-        candidates[active.places] = -np.inf
+        candidates[active.positions] = -np.inf
         best = int(candidates.argmax())
         if candidates[best] <= smallest or not active.add(best):
             break
@@ -57,7 +58,7 @@ def omp(gradients: Gradients, target: np.ndarray, count: int, ridge: float) -> O
         along = gradients.along(left)
         if len(objectives) > 2 * count + 10:
             break  # samples that enter and leave forever: rounding
-    return OMPResult(active.places, active.weights, objectives, along)
+    return OMPResult(active.positions, active.weights, objectives, along)
 
 
 class _Active:
@@ -70,7 +71,7 @@ class _Active:
         self._ridge, self._all = ridge, gradients
         self._towards = gradients.along(target).astype(np.float64)
         self._inverse = np.empty((most, most))
-        self._places = np.empty(most, dtype=np.int64)
+        self._positions = np.empty(most, dtype=np.int64)
         # Contiguous copies: indexing at every step would cost more than the computation.
         self._errors = np.empty((most, gradients.errors.shape[1]), dtype=np.float32)
         self._inputs = np.empty((most, gradients.inputs.shape[1]), dtype=np.float32)
@@ -78,17 +79,17 @@ class _Active:
         self.size = 0
 
     @property
-    def places(self) -> np.ndarray:
+    def positions(self) -> np.ndarray:
         """Positions of the active gradients."""
-        return np.asarray(self._places[: self.size])
+        return np.asarray(self._positions[: self.size])
 
     def total(self) -> np.ndarray:
         """Weighted sum of the active gradients."""
         return self._gradients().mean(self.weights.astype(np.float32))
 
-    def add(self, place: int) -> bool:
+    def add(self, position: int) -> bool:
         """Add a gradient and solve; False if it is, up to rounding, a combination of the others."""
-        m, one = self.size, self._all[np.array([place])]
+        m, one = self.size, self._all[np.array([position])]
         cross = self._gradients().inner(one)[:, 0].astype(np.float64)
         own = float(one.squared_norms()[0]) + self._ridge
         through = self._inverse[:m, :m] @ cross
@@ -98,9 +99,9 @@ class _Active:
         _add_outer(self._inverse[:m, :m], through, through / rest)
         self._inverse[:m, m] = self._inverse[m, :m] = -through / rest
         self._inverse[m, m] = 1 / rest
-        self._places[m], self._errors[m], self._inputs[m] = place, one.errors[0], one.inputs[0]
+        self._positions[m], self._errors[m], self._inputs[m] = position, one.errors[0], one.inputs[0]
         self.size += 1
-        weight = (self._towards[place] - float(cross @ self.weights)) / rest
+        weight = (self._towards[position] - float(cross @ self.weights)) / rest
         self._keep_positive(np.append(self.weights, 0.0), np.append(self.weights - through * weight, weight))
         return True
 
@@ -115,30 +116,30 @@ class _Active:
             self._remove(first)
         self.weights = free
 
-    def _remove(self, place: int) -> None:
+    def _remove(self, position: int) -> None:
         """Remove a gradient; the last one moves to its position."""
         last = self.size - 1
         order = np.arange(last)
-        if place < last:
-            order[place] = last
-        column = self._inverse[: self.size, place] / self._inverse[place, place]
-        row = self._inverse[place, : self.size].copy()
+        if position < last:
+            order[position] = last
+        column = self._inverse[: self.size, position] / self._inverse[position, position]
+        row = self._inverse[position, : self.size].copy()
         _add_outer(self._inverse[: self.size, : self.size], -column, row)
-        self._inverse[:last, place] = self._inverse[order, last]
-        self._inverse[place, :last] = self._inverse[last, order]
-        for array in (self._places, self._errors, self._inputs):
-            array[place] = array[last]
+        self._inverse[:last, position] = self._inverse[order, last]
+        self._inverse[position, :last] = self._inverse[last, order]
+        for array in (self._positions, self._errors, self._inputs):
+            array[position] = array[last]
         self.size = last
 
     def _gradients(self) -> Gradients:
         return Gradients(self._errors[: self.size], self._inputs[: self.size])
 
 
-def _without(values: np.ndarray, place: int) -> np.ndarray:
+def _without(values: np.ndarray, position: int) -> np.ndarray:
     """All values but one; the last one moves to its position."""
     kept: np.ndarray = values[:-1].copy()
-    if place < len(kept):
-        kept[place] = values[-1]
+    if position < len(kept):
+        kept[position] = values[-1]
     return kept
 
 
@@ -194,11 +195,11 @@ class GradMatch(Method):
 def _filled(pursuit: OMPResult, count: int) -> Weighted:
     """Samples of OMP, filled up to `count` with the next best at the smallest of its weights."""
     along = pursuit.along.copy()
-    along[pursuit.places] = -np.inf
-    others = np.argsort(-along, kind="stable")[: count - len(pursuit.places)]
+    along[pursuit.positions] = -np.inf
+    others = np.argsort(-along, kind="stable")[: count - len(pursuit.positions)]
     smallest = pursuit.weights.min() if len(pursuit.weights) else 1.0
     weights = np.append(pursuit.weights, np.full(len(others), smallest))
-    return Weighted(np.append(pursuit.places, others), weights)
+    return Weighted(np.append(pursuit.positions, others), weights)
 
 
 def follow_validation(
@@ -274,8 +275,8 @@ class Glister(Method):
             drawn = np.sort(task.rng("validation").choice(source.n, size, replace=False))
             validation = Labelled(features[drawn], logits[drawn], labels[drawn])
         groups = np.full(source.n, len(task.groups))
-        for place, group in enumerate(task.groups):
-            groups[group.members] = place
+        for position, group in enumerate(task.groups):
+            groups[group.members] = position
         counts = np.array([group.count for group in task.groups] + [0])
         gradients = Gradients.of(features, logits, labels)
         return Selection(follow_validation(gradients, validation, groups, counts, self.eta))

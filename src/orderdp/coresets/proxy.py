@@ -29,7 +29,7 @@ from orderdp._torch import GlobalGenerators
 from orderdp._training import TrainState, build_optimizer
 from orderdp._validation import check_batch_size, check_ratio, checked_seed, is_count, suggestion
 from orderdp.checkpoint import load_checkpoint, save_checkpoint
-from orderdp.coresets.base import Labelled, Progress, Requirements, check_finite, check_progress, told
+from orderdp.coresets.sources import Labelled, Requirements, check_finite
 from orderdp.errors import ConfigError, DatasetError, StateError
 from orderdp.pruner import checked_labels
 
@@ -45,6 +45,48 @@ __all__ = [
     "record",
     "train_epoch",
 ]
+
+
+#: None for no output, True for a progress bar, or a function of (what, done, total).
+Progress: TypeAlias = Callable[[str, int, int], None] | bool | None
+
+
+def _check_progress(progress: Any) -> None:
+    """Raise unless `progress` is valid and can be used in this environment."""
+    if progress is True:
+        try:
+            import rich.progress  # noqa: F401
+        except ImportError:
+            raise ConfigError("a progress bar needs rich, which is not installed: pip install 'orderdp[cli]'") from None
+    elif progress not in (None, False) and not callable(progress):
+        raise ConfigError(f"progress must be True, None or a function of (what, done, total), got {progress!r}.")
+
+
+@contextmanager
+def _reported(progress: Progress, what: str, total: int) -> Iterator[Callable[[], None]]:
+    """Yield a function to call after each of `total` steps."""
+    if progress is True:
+        with _bar(what, total) as step:
+            yield step
+        return
+    done = 0
+
+    def step_on() -> None:
+        nonlocal done
+        done += 1
+        if callable(progress):
+            progress(what, done, total)
+
+    yield step_on
+
+
+@contextmanager
+def _bar(what: str, total: int) -> Iterator[Callable[[], None]]:
+    from rich.progress import Progress as Bars
+
+    with Bars(transient=True) as bars:
+        task = bars.add_task(what, total=total)
+        yield lambda: bars.advance(task)
 
 
 #: Training state of a proxy: indices; inputs and labels; logits and labels.
@@ -299,7 +341,7 @@ class ProxyTrainer:
         batches = self.recipe.order(self.samples.n, init, epoch)
         with (
             own_generators(self.recipe.seed, "proxy", init, "train", epoch, device=self.device),
-            told(self.progress, f"proxy: model {init + 1}, epoch {epoch}", len(batches)) as step,
+            _reported(self.progress, f"proxy: model {init + 1}, epoch {epoch}", len(batches)) as step,
         ):
             correct = train_epoch(state, self.samples, batches, self.device, step)
         with self.store.writing(f"correct-{init}-{epoch}", correct.shape, np.bool_) as file:
@@ -345,7 +387,7 @@ def record(models: ProxyTrainer, samples: Samples, names: list[str], epoch: int,
         ExitStack() as stack,
         FeatureHook(model, models.head) as tap,
         torch.no_grad(),
-        told(models.progress, "proxy: recording", len(batches)) as step,
+        _reported(models.progress, "proxy: recording", len(batches)) as step,
     ):
         writing = [models.store.writing(name, shape, np.float32) for name, shape in zip(names, shapes, strict=True)]
         files = [stack.enter_context(file) for file in writing]
@@ -442,7 +484,7 @@ class FeatureHook:
     def _keep(self, layer: nn.Module, inputs: tuple[Any, ...], output: torch.Tensor) -> torch.Tensor:
         if inputs[0].ndim != 2:
             raise ConfigError(
-                f"the last linear layer must see one vector a sample, {self._head!r} sees shape "
+                f"the last linear layer must see one vector per sample, {self._head!r} sees shape "
                 f"{tuple(inputs[0].shape)}. Name another one with Proxy(..., head=...)."
             )
         if self._noise is not None:
@@ -544,8 +586,8 @@ class Samples:
         if self._tensors is not None:
             x, y = self._tensors
             for batch in indices:
-                places = torch.from_numpy(batch)
-                yield batch, x[places], _long(y[places])
+                positions = torch.from_numpy(batch)
+                yield batch, x[positions], _long(y[positions])
             return
         wanted = [batch.tolist() for batch in indices]
         loader: DataLoader[Any] = DataLoader(
@@ -563,8 +605,8 @@ class Samples:
         declared = np.asarray(getattr(self._dataset, "targets", None))
         if declared.shape != (self.n,) or not np.issubdtype(declared.dtype, np.integer):
             return None
-        places, _, labels = self._some()
-        return declared if np.array_equal(declared[places], labels.numpy()) else None
+        positions, _, labels = self._some()
+        return declared if np.array_equal(declared[positions], labels.numpy()) else None
 
 
 def _bytes(inputs: torch.Tensor) -> bytes:
@@ -635,7 +677,7 @@ class Proxy:
         for name, value in (("epochs", epochs), ("inits", inits)):
             if not is_count(value):
                 raise ConfigError(f"{name} must be a whole number, at least 1, got {value!r}.")
-        check_progress(progress)
+        _check_progress(progress)
         self.epochs, self.inits, self.recipe = epochs, inits, Recipe(**_known(recipe))
         self._device = torch.device(device)
         self._samples = Samples(dataset, labels, workers)

@@ -15,11 +15,11 @@ import numpy as np
 from orderdp._files import replacing
 from orderdp._validation import checked_name, suggestion
 from orderdp.cards import one_sentence, read_card
-from orderdp.coresets.arrays import Arrays
-from orderdp.coresets.base import FeatureSource, Method, ScoreMethod
+from orderdp.coresets.base import Method, ScoreMethod
 from orderdp.coresets.geometry import CCS, ContextualDiversity, Herding, KCenter, Moderate, Prototypes, StaticRandom
 from orderdp.coresets.gradient_matching import Glister, GradMatch
 from orderdp.coresets.influence import GeneralizationPruning, Influence
+from orderdp.coresets.sources import Arrays, FeatureSource
 from orderdp.coresets.submodular import Craig, FacilityLocation, GraphCut
 from orderdp.coresets.training_dynamics import EL2N, Forgetting, GraNd, MoSo, PrecomputedScores
 from orderdp.coresets.uncertainty import Cal, DeepFool, Entropy, LeastConfidence, Margin

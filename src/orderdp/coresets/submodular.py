@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from orderdp._validation import check_ratio
-from orderdp.coresets._arrays import (
+from orderdp.coresets._math import (
     CosineKernel,
     Gradients,
     Kernel,
@@ -17,7 +17,8 @@ from orderdp.coresets._arrays import (
     stochastic_greedy,
     unit_rows,
 )
-from orderdp.coresets.base import Group, Method, Requirements, Task, Weighted
+from orderdp.coresets.base import Group, Method, Task, Weighted
+from orderdp.coresets.sources import Requirements
 from orderdp.errors import ConfigError
 from orderdp.policy import Selection
 
@@ -29,7 +30,7 @@ __all__ = [
     "GraphCut",
     "cluster_sizes",
     "cut",
-    "maximise_coverage",
+    "maximize_coverage",
 ]
 
 
@@ -37,7 +38,7 @@ __all__ = [
 FITS = 1 << 30
 
 
-def maximise_coverage(
+def maximize_coverage(
     kernel: Kernel, count: int, rng: np.random.Generator, *, fits: int = FITS, eps: float = 0.01
 ) -> np.ndarray:
     """Select `count` positions that maximize the sum over all samples of the largest similarity to a selected one.
@@ -71,9 +72,9 @@ class _Dense:
         self._whole = dense_kernel(kernel)
         self.n = kernel.n
 
-    def rows(self, places: np.ndarray) -> np.ndarray:
+    def rows(self, positions: np.ndarray) -> np.ndarray:
         """Look up rows."""
-        return np.asarray(self._whole[places])
+        return np.asarray(self._whole[positions])
 
 
 class _Coverage:
@@ -87,18 +88,18 @@ class _Coverage:
             for part in row_blocks(kernel.n):
                 self.bounds[part] = self.gains(np.arange(part.start, part.stop))
 
-    def gains(self, places: np.ndarray) -> np.ndarray:
+    def gains(self, positions: np.ndarray) -> np.ndarray:
         """Gain of each of these samples: the sum of max(0, similarity - current coverage)."""
-        gains = np.empty(len(places))
-        for part in row_blocks(self._kernel.n, len(places)):
-            rows = self._kernel.rows(places[part])
+        gains = np.empty(len(positions))
+        for part in row_blocks(self._kernel.n, len(positions)):
+            rows = self._kernel.rows(positions[part])
             rows -= self._served
             gains[part] = np.maximum(rows, 0, out=rows).sum(1, dtype=np.float64)
         return gains
 
-    def take(self, place: int) -> None:
+    def take(self, position: int) -> None:
         """Add a selected sample to the coverage."""
-        np.maximum(self._served, self._kernel.rows(np.array([place]))[0], out=self._served)
+        np.maximum(self._served, self._kernel.rows(np.array([position]))[0], out=self._served)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +127,7 @@ class FacilityLocation(Method):
 
         def picks(group: Group) -> np.ndarray:
             kernel = CosineKernel(features[group.members])
-            return maximise_coverage(kernel, group.count, task.rng(group.name), eps=self.eps)
+            return maximize_coverage(kernel, group.count, task.rng(group.name), eps=self.eps)
 
         return task.select_from(picks)
 
@@ -189,14 +190,14 @@ class GradientKernel:
         """Number of samples."""
         return len(self._gradients)
 
-    def rows(self, places: np.ndarray) -> np.ndarray:
+    def rows(self, positions: np.ndarray) -> np.ndarray:
         """Similarity of each of these samples to all."""
-        found = self._gradients[places].inner(self._gradients)
-        np.subtract(self._squares[places][:, None] + self._squares, 2 * found, out=found)
+        found = self._gradients[positions].inner(self._gradients)
+        np.subtract(self._squares[positions][:, None] + self._squares, 2 * found, out=found)
         np.sqrt(np.maximum(found, 0, out=found), out=found)
         np.subtract(self._constant, found, out=found)
         # The similarity of a sample to itself is the maximum, whatever rounding gives.
-        found[np.arange(len(places)), places] = self._constant
+        found[np.arange(len(positions)), positions] = self._constant
         return np.asarray(np.maximum(found, 0, out=found))
 
 
@@ -227,7 +228,7 @@ class Craig(Method):
         def picks(group: Group) -> Weighted:
             own = group.members
             kernel = GradientKernel(Gradients.of(features[own], logits[own], labels[own]))
-            places = maximise_coverage(kernel, group.count, task.rng(group.name), eps=self.eps)
-            return Weighted(places, cluster_sizes(kernel, places).astype(np.float64))
+            positions = maximize_coverage(kernel, group.count, task.rng(group.name), eps=self.eps)
+            return Weighted(positions, cluster_sizes(kernel, positions).astype(np.float64))
 
         return task.pick_weighted(picks)

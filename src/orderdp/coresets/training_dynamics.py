@@ -11,8 +11,9 @@ import torch
 from torch.func import functional_call, grad, vmap
 
 from orderdp._validation import is_count
-from orderdp.coresets._arrays import Gradients, prediction_errors
-from orderdp.coresets.base import FeatureSource, Requirements, ScoreMethod, inits_of
+from orderdp.coresets._math import Gradients, prediction_errors
+from orderdp.coresets.base import ScoreMethod, inits_of
+from orderdp.coresets.sources import FeatureSource, Requirements
 from orderdp.errors import ConfigError
 
 __all__ = [

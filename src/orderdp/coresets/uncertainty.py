@@ -8,9 +8,10 @@ import numpy as np
 import torch
 
 from orderdp._validation import is_count
-from orderdp.coresets._arrays import log_softmax, sklearn, softmax
-from orderdp.coresets.base import FeatureSource, Requirements, ScoreMethod
+from orderdp.coresets._math import log_softmax, sklearn, softmax
+from orderdp.coresets.base import ScoreMethod
 from orderdp.coresets.geometry import symmetric_kl
+from orderdp.coresets.sources import FeatureSource, Requirements
 from orderdp.errors import ConfigError, DatasetError
 
 __all__ = [

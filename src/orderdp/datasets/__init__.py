@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from orderdp.datasets.catalog import NAMES
     from orderdp.datasets.fetching import cache_root, fetch, fetch_command, list_rows, where
-    from orderdp.datasets.images import Augment, FolderData, ImageBatches, ImageData, Split, normalise
+    from orderdp.datasets.images import Augment, FolderData, ImageBatches, ImageData, Split, normalize
     from orderdp.datasets.loading import load
     from orderdp.datasets.modify import corrupted, hold_out, long_tailed, subset, with_label_noise
 
@@ -34,7 +34,7 @@ __all__ = [
     "list_rows",
     "load",
     "long_tailed",
-    "normalise",
+    "normalize",
     "subset",
     "where",
     "with_label_noise",
@@ -56,7 +56,7 @@ _HOMES = {
     "list_rows": "fetching",
     "load": "loading",
     "long_tailed": "modify",
-    "normalise": "images",
+    "normalize": "images",
     "subset": "modify",
     "where": "fetching",
     "with_label_noise": "modify",

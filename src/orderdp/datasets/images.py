@@ -29,7 +29,7 @@ __all__ = [
     "classes_in",
     "folder_for_testing",
     "is_image_folder",
-    "normalise",
+    "normalize",
     "read_image_folder",
 ]
 
@@ -275,17 +275,17 @@ class ImageBatches:
         return self._augment.padded(self._images.numpy())
 
 
-def normalise(images: torch.Tensor, mean: Sequence[float], std: Sequence[float]) -> torch.Tensor:
+def normalize(images: torch.Tensor, mean: Sequence[float], std: Sequence[float]) -> torch.Tensor:
     """Return ``(x - mean) / std`` per channel (the second dimension) as float32; uint8 is first scaled to [0, 1].
 
-    >>> normalise(torch.tensor([[[[0, 255]]]], dtype=torch.uint8), [0.5], [0.25]).tolist()
+    >>> normalize(torch.tensor([[[[0, 255]]]], dtype=torch.uint8), [0.5], [0.25]).tolist()
     [[[[-2.0, 2.0]]]]
     """
     return _Normal.of(images, mean, std)(images)
 
 
 class _Normal(NamedTuple):
-    """Constants of `normalise`, shaped for images of one kind, so that batches do not build them again."""
+    """Constants of `normalize`, shaped for images of one kind, so that batches do not build them again."""
 
     centre: torch.Tensor | None
     factor: torch.Tensor

@@ -15,7 +15,7 @@ import torch
 from orderdp._validation import suggestion
 from orderdp.datasets.catalog import DATASETS, DatasetInfo
 from orderdp.datasets.fetching import find
-from orderdp.datasets.files import FileSource, check, open_source, recognised
+from orderdp.datasets.files import FileSource, check, open_source, recognized
 from orderdp.datasets.formats import FAMILIES, Arrays, decode, extra, original_files
 from orderdp.datasets.images import (
     Augment,
@@ -104,7 +104,7 @@ def samples(values: np.ndarray, what: str) -> torch.Tensor:
     if values.ndim < 2 or values.dtype.kind not in "biuf":
         raise DatasetError(f"{what} must be numbers of shape (n, ...), got {values.dtype} of shape {values.shape}.")
     if len(values) and values.size == 0:
-        raise DatasetError(f"{what} must have at least one number a sample, got shape {values.shape}.")
+        raise DatasetError(f"{what} must have at least one number per sample, got shape {values.shape}.")
     is_image = values.dtype == np.uint8 and values.ndim in (3, 4)
     if is_image and values.ndim == 3:
         values = values[:, None]
@@ -243,10 +243,10 @@ def load(spec: str | os.PathLike[str], data_dir: str | os.PathLike[str] | None =
 def _by_name(known: DatasetInfo, data_dir: str | os.PathLike[str] | None) -> ImageData:
     if known.family == "digits":
         return _known_data(known, read_digits())
-    shelf = find(known, data_dir)
-    files = original_files(shelf, known.family) or {}
-    check(known, files, shelf.path)
-    return _known_data(known, decode(files, known.family, shelf.path))
+    file_source = find(known, data_dir)
+    files = original_files(file_source, known.family) or {}
+    check(known, files, file_source.path)
+    return _known_data(known, decode(files, known.family, file_source.path))
 
 
 def _by_path(name: str) -> ImageData | FolderData:
@@ -257,8 +257,8 @@ def _by_path(name: str) -> ImageData | FolderData:
         return read_npz(path)
     if path.is_dir() and is_saved_dataset(path):
         return read_saved_dataset(path)
-    shelf = open_source(path)
-    data = None if shelf is None else _upstream(shelf)
+    file_source = open_source(path)
+    data = None if file_source is None else _upstream(file_source)
     if data is not None:
         return data
     if path.is_dir() and is_image_folder(path):
@@ -269,18 +269,18 @@ def _by_path(name: str) -> ImageData | FolderData:
     )
 
 
-def _upstream(shelf: FileSource) -> ImageData | None:
+def _upstream(file_source: FileSource) -> ImageData | None:
     """Load data in a storage format of the named data sets, whether it is one of them or not; None if there is none."""
     for family in FAMILIES:
-        files = original_files(shelf, family)
+        files = original_files(file_source, family)
         if files is None:
             continue
-        known = recognised(files)
-        images, labels, test_images, test_labels = decode(files, family, shelf.path)
+        known = recognized(files)
+        images, labels, test_images, test_labels = decode(files, family, file_source.path)
         if known is not None:
             return _known_data(known, (images, labels, test_images, test_labels))
         arrays = [images, labels, test_images, test_labels]
-        return data_from_arrays(shelf.path.name, arrays, None, source=str(shelf.path))
+        return data_from_arrays(file_source.path.name, arrays, None, source=str(file_source.path))
     return None
 
 

@@ -100,10 +100,10 @@ class GradientNorms:
     @torch.no_grad()
     def add(self, norm: torch.Tensor) -> None:
         """Store the norm of one step."""
-        place = self._count % _CHUNK
-        if place == 0:
+        position = self._count % _CHUNK
+        if position == 0:
             self._chunks.append(torch.empty(_CHUNK, dtype=torch.float32, device=norm.device))
-        self._chunks[-1].select(0, place).copy_(norm)
+        self._chunks[-1].select(0, position).copy_(norm)
         self._count += 1
 
     def read(self) -> np.ndarray:

@@ -26,7 +26,7 @@ __all__ = [
     "DEFAULT_POLICIES",
     "PRESETS",
     "VARIED",
-    "Closeness",
+    "DiagnosticLevel",
     "MethodSpec",
     "RunOptions",
     "Settings",
@@ -43,11 +43,11 @@ __all__ = [
 ]
 
 
-def import_object(place: str, what: str) -> Callable[..., Any]:
-    """Import the function at `place`, ``module:name`` or ``file.py:name``; the current folder is searched, too."""
-    module_name, _, name = place.rpartition(":")
+def import_object(spec: str, what: str) -> Callable[..., Any]:
+    """Import the function at `spec`, ``module:name`` or ``file.py:name``; the current folder is searched, too."""
+    module_name, _, name = spec.rpartition(":")
     if not module_name or not name or (module_name.startswith(".") and not module_name.endswith(".py")):
-        raise ConfigError(f"a {what} of your own must be given as module:name, got {place!r}.")
+        raise ConfigError(f"a {what} of your own must be given as module:name, got {spec!r}.")
     path = Path(module_name) if module_name.endswith(".py") else None
     if path is not None:
         if not path.exists():
@@ -65,7 +65,7 @@ def import_object(place: str, what: str) -> Callable[..., Any]:
             sys.path.append(folder)
             module = _taken_from(path)
     except ModuleNotFoundError as error:
-        raise ConfigError(f"the module of {what} {place!r} cannot be imported: {error}.") from None
+        raise ConfigError(f"the module of {what} {spec!r} cannot be imported: {error}.") from None
     if not callable(getattr(module, name, None)):
         known = [entry for entry in vars(module) if not entry.startswith("_") and callable(getattr(module, entry))]
         raise ConfigError(f"module {module_name!r} has no function {name!r}.{suggestion(name, known)}")
@@ -102,7 +102,7 @@ VARIED = ("policy", "policy_parameters", "prune_ratio", "seed")
 
 #: Level of diagnostics. False: those of every run, without gradients. "steps": also the gradient of each step and the
 #: risk. True: also the gradient of all data, which takes longer than most runs themselves.
-Closeness = bool | Literal["steps"]
+DiagnosticLevel = bool | Literal["steps"]
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ class RunOptions:
     command: str | None = None
     tests: tuple[str, ...] = ()
     tensorboard: bool = False
-    diagnose: Closeness = False
+    diagnose: DiagnosticLevel = False
     quiet: bool = False
     resume: bool = False
 
@@ -494,17 +494,17 @@ def check_parameters(name: str, parameters: dict[str, Any]) -> None:
         )
 
 
-def takes_ratio(contender: MethodSpec) -> bool:
+def takes_ratio(method: MethodSpec) -> bool:
     """Whether the method uses a prune ratio.
 
     A method does not if it decides the ratio itself, or if exploration and exploitation are both given.
     """
-    return contender.policy not in _WITHOUT_RATIO and not {"exploration", "exploitation"} <= set(contender.parameters)
+    return method.policy not in _WITHOUT_RATIO and not {"exploration", "exploitation"} <= set(method.parameters)
 
 
 def grid(
     base: Settings,
-    contenders: Sequence[MethodSpec],
+    methods: Sequence[MethodSpec],
     ratios: Sequence[float],
     seeds: Sequence[int],
     controls: bool = True,
@@ -513,27 +513,27 @@ def grid(
 
     Args:
         base: Settings that all runs share.
-        contenders: The methods to compare.
+        methods: The methods to compare.
         ratios: Prune ratios, for methods that use one.
         seeds: Seeds; every method runs once per seed.
         controls: Whether to add full data, full data for fewer epochs, and dynamic random.
     """
-    if not contenders or not seeds:
+    if not methods or not seeds:
         raise ConfigError("a comparison needs at least one policy and one seed.")
-    if not ratios and any(takes_ratio(contender) for contender in contenders):
+    if not ratios and any(takes_ratio(method) for method in methods):
         raise ConfigError("a comparison needs at least one prune ratio for policies that have one, got none.")
-    wanted = list(contenders)
+    wanted = list(methods)
     if controls:
-        named = {contender.policy for contender in wanted}
+        named = {method.policy for method in wanted}
         wanted = [MethodSpec(name, {}) for name in ("full", "reduced", "random") if name not in named] + wanted
     runs: dict[Settings | str, Settings] = {}
     for seed in seeds:
-        for contender in wanted:
-            for ratio in ratios if takes_ratio(contender) else [None]:
+        for method in wanted:
+            for ratio in ratios if takes_ratio(method) else [None]:
                 run = replace(
                     base,
-                    policy=contender.policy,
-                    policy_parameters=contender.parameters,
+                    policy=method.policy,
+                    policy_parameters=method.parameters,
                     prune_ratio=ratio,
                     seed=seed,
                 )
@@ -554,11 +554,11 @@ def split_outside_brackets(text: str, separator: str) -> list[str]:
     ['orderdp:select={"name":"mixed","top":0.9,"uniform":0.1}', 'full']
     """
     parts, depth, start = [], 0, 0
-    for place, character in enumerate(text):
+    for position, character in enumerate(text):
         depth += (character in "{[") - (character in "}]")
         if character == separator and depth == 0:
-            parts.append(text[start:place])
-            start = place + 1
+            parts.append(text[start:position])
+            start = position + 1
     return [*parts, text[start:]]
 
 

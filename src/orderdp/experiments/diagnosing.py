@@ -17,7 +17,7 @@ from torch import nn
 from orderdp import Context, Pruner, Selection
 from orderdp.diagnostics import Diagnostics, KeptSets, gradient_cosine
 from orderdp.diagnostics.gradients import without_lone_last
-from orderdp.experiments.config import Closeness, Settings
+from orderdp.experiments.config import DiagnosticLevel, Settings
 from orderdp.experiments.tasks import Losses, Task, task_batches
 from orderdp.policy import Table
 
@@ -56,7 +56,7 @@ class Diagnosis:
         task: Data and losses of the run.
         settings: Settings of the run.
         folder: Folder for the kept sets.
-        closeness: Level of diagnostics; gradients cost time.
+        level: Level of diagnostics; gradients cost time.
     """
 
     def __init__(
@@ -67,10 +67,10 @@ class Diagnosis:
         settings: Settings,
         folder: Path,
         *,
-        closeness: Closeness,
+        level: DiagnosticLevel,
     ) -> None:
-        self.closeness = closeness
-        self.on = on = bool(closeness)
+        self.level = level
+        self.on = on = bool(level)
         self._pruner = pruner
         self._model = model
         self._task = task
@@ -96,7 +96,7 @@ class Diagnosis:
             samples = 0
             if number in self._checkpoints:
                 self._write_kept(number)
-                if self.closeness != "steps":
+                if self.level != "steps":
                     kept["cosine"], samples = self._cosine(number)
         return {"diagnostics": kept, **({"diagnosis_samples": samples} if self.on else {})}
 

@@ -390,7 +390,7 @@ def _take(run: Run, record: dict[str, Any], first: bool) -> None:
 
 def _damaged(where: str, what: str) -> RecordError:
     return RecordError(
-        f"{where}: the record is damaged: {what}. Remove that line to go on without it, or run it again."
+        f"{where}: the record is damaged: {what}. Remove that line to continue without it, or train the run again."
     )
 
 
@@ -514,9 +514,9 @@ def _end_of_last_line(file: Any, block: int = 65536) -> int:
     while end:
         begin = max(0, end - block)
         file.seek(begin)
-        place: int = file.read(end - begin).rfind(b"\n")
-        if place >= 0:
-            return begin + place + 1
+        newline: int = file.read(end - begin).rfind(b"\n")
+        if newline >= 0:
+            return begin + newline + 1
         end = begin
     return 0
 

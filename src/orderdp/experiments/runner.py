@@ -21,8 +21,7 @@ from typing import Any, NamedTuple
 import torch
 
 from orderdp import load_checkpoint
-from orderdp._files import write_text
-from orderdp._locks import try_lock
+from orderdp._files import try_lock, write_text
 from orderdp._training import OPTIMIZERS, SCHEDULES
 from orderdp._validation import check_dials, checked_name
 from orderdp.coresets.registry import build
@@ -54,10 +53,10 @@ __all__ = [
     "check_tests",
     "choose_device",
     "compare_all",
+    "evaluate_all",
     "find_lossless",
     "follow",
-    "judge_all",
-    "not_judged",
+    "not_evaluated",
     "possible_ratios",
     "remember_settings",
     "saving_at_the_end",
@@ -271,7 +270,7 @@ def remember_settings(base: Settings, out: Path) -> None:
         if changed:
             raise ConfigError(
                 f"{str(out)!r} holds runs with other settings: {'; '.join(changed)}. "
-                "Go on with the settings they had, or use another --out."
+                "Resume with the settings they had, or use another --out."
             )
         return
     write_text(path, json.dumps(common, indent=2) + "\n")
@@ -360,7 +359,7 @@ def _several(
         except BrokenProcessPool:
             raise StateError(
                 "a process that was training has been ended from outside, perhaps because memory was short. What the "
-                "others had is saved. Go on with the same command; fewer --jobs need less memory."
+                "others had is saved. Resume with the same command; fewer --jobs need less memory."
             ) from None
         except BaseException:
             line.close()  # ends the worker processes, as soon as they have saved
@@ -398,13 +397,13 @@ def check_tests(settings: Settings, options: RunOptions) -> None:
         _task(runner, settings, data)
 
 
-def not_judged(runs: Sequence[Settings], records: RunRecords, data: str) -> list[Settings]:
+def not_evaluated(runs: Sequence[Settings], records: RunRecords, data: str) -> list[Settings]:
     """Return the runs that are done and not yet tested on this test set."""
     ended = ((settings, records.finished(settings.run_id)) for settings in runs)
     return [settings for settings, run in ended if run is not None and run.done and data not in run.tests]
 
 
-def judge_all(
+def evaluate_all(
     runs: Sequence[Settings], options: RunOptions, *, records: RunRecords | None = None
 ) -> Iterator[FurtherTest]:
     """Test the models of finished runs on the further test sets; record each new result, then yield it.
@@ -417,20 +416,20 @@ def judge_all(
     runner = Runner(options)
     records = RunRecords(options.out) if records is None else records
     for data in options.tests:
-        for settings in not_judged(runs, records, data):
-            metric = _judge(runner, settings, data)
+        for settings in not_evaluated(runs, records, data):
+            metric = _evaluate(runner, settings, data)
             records.changed(settings.run_id)
             yield FurtherTest(settings, data, metric)
 
 
-def _judge(runner: Runner, settings: Settings, data: str) -> float:
+def _evaluate(runner: Runner, settings: Settings, data: str) -> float:
     folder = runner.options.folder(settings)
     task = _task(runner, settings, data)
     model = task.build_model(settings.seed).to(runner.device)
     with try_lock(folder):
         if not (folder / MODEL_FILE).exists():
             raise StateError(
-                f"the trained weights {str(folder / MODEL_FILE)!r} are not there, so they cannot be judged on {data}. "
+                f"the trained weights {str(folder / MODEL_FILE)!r} are not there, so they cannot be tested on {data}. "
                 "Bring them back, or remove the run's folder to train it again."
             )
         model.load_state_dict(load_checkpoint(folder / MODEL_FILE)["model"])
@@ -485,7 +484,7 @@ class Trial(NamedTuple):
 
 def find_lossless(
     base: Settings,
-    contender: MethodSpec,
+    method: MethodSpec,
     seeds: Sequence[int],
     train: Callable[[list[Settings]], list[Run]],
     *,
@@ -502,7 +501,7 @@ def find_lossless(
 
     Args:
         base: Settings that all runs share.
-        contender: The method.
+        method: The method.
         seeds: At least two seeds.
         train: Runs all unfinished runs and returns the records of all runs.
         high: Largest ratio to try.
@@ -513,38 +512,36 @@ def find_lossless(
     if len(seeds) < 2:
         raise ConfigError(f"a loss can only be measured with at least two seeds, got {seeds}.")
     full = [replace(base, policy="full", policy_parameters={}, prune_ratio=None, seed=seed) for seed in seeds]
-    own = replace(base, policy=contender.policy, policy_parameters=contender.parameters)
-    ratios = possible_ratios(base, contender, high=high, resolution=resolution)
+    own = replace(base, policy=method.policy, policy_parameters=method.parameters)
+    ratios = possible_ratios(base, method, high=high, resolution=resolution)
     good, bad = -1, len(ratios)
     most = len(ratios).bit_length()  # trials of a bisection
     tried: dict[str, Run] = {}
     while bad - good > 1:
-        place = (good + bad) // 2
-        runs = [replace(own, prune_ratio=ratios[place], seed=seed) for seed in seeds]
+        middle = (good + bad) // 2
+        runs = [replace(own, prune_ratio=ratios[middle], seed=seed) for seed in seeds]
         tried.update({run.id: run for run in train(full + runs)})
         rows = compare(tried.values(), margin, comparisons=most)
-        row = next(row for row in rows if row.policy == contender.policy and row.prune_ratio == ratios[place])
+        row = next(row for row in rows if row.policy == method.policy and row.prune_ratio == ratios[middle])
         lossless = row.holds and not row.failed
-        yield Trial(ratios[place], lossless, row)
-        good, bad = (place, bad) if lossless else (good, place)
+        yield Trial(ratios[middle], lossless, row)
+        good, bad = (middle, bad) if lossless else (good, middle)
 
 
-def possible_ratios(
-    base: Settings, contender: MethodSpec, *, high: float = 0.9, resolution: float = 0.05
-) -> list[float]:
+def possible_ratios(base: Settings, method: MethodSpec, *, high: float = 0.9, resolution: float = 0.05) -> list[float]:
     """Return the ratios that can be tried, in ascending order: those at which the method can be built.
 
     Args:
         base: Settings that all runs share.
-        contender: The method.
+        method: The method.
         high: Largest ratio to try.
         resolution: Step between ratios; every tried ratio is a multiple of it.
     """
     if not 0 < resolution <= high:
         raise ConfigError(f"resolution must be above 0 and at most {high}, the largest ratio tried, got {resolution}.")
-    if not takes_ratio(contender):
-        raise ConfigError(f"{contender.policy!r} decides by itself how much it leaves out: there is no ratio to find.")
-    own = replace(base, policy=contender.policy, policy_parameters=contender.parameters)
+    if not takes_ratio(method):
+        raise ConfigError(f"{method.policy!r} decides by itself how much it leaves out: there is no ratio to find.")
+    own = replace(base, policy=method.policy, policy_parameters=method.parameters)
     found, reason = [], None
     for step in range(1, math.floor(high / resolution + 1e-9) + 1):
         ratio = round(step * resolution, 6)

@@ -19,7 +19,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Sampler
 
 from orderdp import Policy, Pruner, Selection
-from orderdp._locks import in_turn
+from orderdp._files import in_turn
 from orderdp._torch import GlobalGenerators
 from orderdp._validation import is_count, suggestion
 from orderdp.coresets import NAMES, Proxy, run
@@ -274,8 +274,8 @@ def _recorded(
 
     def feedback(index: torch.Tensor, found: Losses) -> torch.Tensor | None:
         losses = found.losses.float()
-        judged = losses if found.scores is None else found.scores
-        marked = recorder.record(index, judged, backward=len(index) if losses.requires_grad else 0)
+        scores = losses if found.scores is None else found.scores
+        marked = recorder.record(index, scores, backward=len(index) if losses.requires_grad else 0)
         # losses[marked] would make the host wait for the device.
         return (losses * marked).sum() / recorder.kept if losses.requires_grad else None
 

@@ -155,14 +155,14 @@ class Task(Protocol):
         ...
 
 
-def load_task(place: str) -> Task:
+def load_task(path: str) -> Task:
     """Build the task with the user's factory function."""
-    task = import_object(place, "task")()
+    task = import_object(path, "task")()
     needed = ["train_set", "test_set", "build_model", "losses"]
     needed += [] if hasattr(task, "evaluate") else ["metric"]
     missing = [name for name in needed if not hasattr(task, name)]
     if missing:
-        raise ConfigError(f"the task {place!r} must have {', '.join(missing)}. See orderdp.experiments.tasks.Task.")
+        raise ConfigError(f"the task {path!r} must have {', '.join(missing)}. See orderdp.experiments.tasks.Task.")
     found: Task = task
     return found
 

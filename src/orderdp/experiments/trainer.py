@@ -333,7 +333,7 @@ class Training:
             check_full_batch(self._pruner, self._batch_size, settings.label)
         self._state = train_state(settings, task, device)
         self._generators = GlobalGenerators.seeded(settings.seed, device)  # initial state
-        self._diagnosis = Diagnosis(self._pruner, self._state.model, task, settings, folder, closeness=options.diagnose)
+        self._diagnosis = Diagnosis(self._pruner, self._state.model, task, settings, folder, level=options.diagnose)
         self._total_steps = self._steps_known()
         self._watch_time = Stopwatch()
         self._batch = 0  # position in the current epoch
@@ -361,7 +361,7 @@ class Training:
             versions=versions(),
             host=describe_host(self._device),
             command=self._options.command,
-            diagnose=self._diagnosis.closeness,
+            diagnose=self._diagnosis.level,
         )
         if self._static is not None and self._static.failed is not None:
             return self._finish("failed", self._static.failed)
@@ -587,7 +587,7 @@ class Training:
                 raise
             reason = str(error).strip().partition("\n")[0]
             raise StateError(
-                f"the checkpoint {str(path)!r} cannot be gone on with: it is damaged, or of another version or model "
+                f"cannot resume from the checkpoint {str(path)!r}: it is damaged, or of another version or model "
                 f"({reason}). Remove it to train this run from its beginning."
             ) from error
 

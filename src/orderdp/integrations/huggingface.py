@@ -62,7 +62,7 @@ __all__ = [
 IGNORED = -100
 
 #: What to do if the sample's loss cannot be computed from logits and labels.
-HINT = "Give PruningTrainer(..., sample_losses=...), a function of (outputs, inputs) that returns one loss a sample."
+HINT = "Give PruningTrainer(..., sample_losses=...), a function of (outputs, inputs) that returns one loss per sample."
 
 # Keys of `predictions`.
 _PREDICTIONS = ("correct", "confidence", "probability")
@@ -159,8 +159,8 @@ def told(outputs: Any, inputs: Mapping[str, Any], names: tuple[str, ...], policy
     logits, labels = entry(outputs, "logits"), inputs.get("labels")
     if labels is None or not _are_classes(logits, labels):
         raise ConfigError(
-            f"{describe(policy)} wants to know {', '.join(wanted)} of each sample, which takes logits (batch, classes) "
-            f"and a whole number a sample for its class, got logits {_form(logits)} and labels {_form(labels)}. Use a "
+            f"{describe(policy)} needs {', '.join(wanted)} of each sample, which takes logits (batch, classes) and a "
+            f"whole number per sample for its class, got logits {_form(logits)} and labels {_form(labels)}. Use a "
             "policy that needs losses only, such as OrderDP, or a training loop of your own that gives them to "
             "pruner.update."
         )
@@ -358,8 +358,8 @@ def check_loss_behind(mixin: type, trainer: type) -> None:
     if owner is not None and owner.__module__.partition(".")[0] != "transformers":
         raise ConfigError(
             f"compute_loss behind {mixin.__name__} must be transformers' own, got that of {owner.__name__}: training "
-            "would go on without it, because it returns one number for a batch. Give sample_losses, a function of "
-            "(outputs, inputs) that returns one loss a sample."
+            "would continue without it, because it returns one number for a batch. Give sample_losses, a function of "
+            "(outputs, inputs) that returns one loss per sample."
         )
 
 

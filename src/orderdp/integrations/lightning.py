@@ -152,8 +152,8 @@ class DataPruning(Callback):
         if self._logs:
             self.pruner.sync()  # a process has its own feedback only
             report = self.pruner.report()
-            place = f"orderdp/{self.name}/" if self.name else "orderdp/"
-            numbers = {place + name: float(report[name]) for name in ("kept", "saved", "coverage")}
+            prefix = f"orderdp/{self.name}/" if self.name else "orderdp/"
+            numbers = {prefix + name: float(report[name]) for name in ("kept", "saved", "coverage")}
             pl_module.log_dict(numbers, sync_dist=trainer.world_size > 1)
 
     # -- checkpoints -----------------------------------------------------------------------------------------------

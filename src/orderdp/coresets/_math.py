@@ -1,4 +1,4 @@
-"""Arrays that coreset methods share: kernels in blocks, last-layer gradients, greedy maximization."""
+"""Mathematics that coreset methods share: kernels in blocks, last-layer gradients, greedy maximization."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = [
     "Gradients",
     "Kernel",
     "Objective",
-    "centred",
+    "centered",
     "dense_kernel",
     "lazy_greedy",
     "log_softmax",
@@ -52,8 +52,8 @@ class Kernel(Protocol):
         """Number of samples."""
         ...
 
-    def rows(self, places: np.ndarray) -> np.ndarray:
-        """Similarity of each of these samples to all, (places, n)."""
+    def rows(self, positions: np.ndarray) -> np.ndarray:
+        """Similarity of each of these samples to all, (positions, n)."""
         ...
 
 
@@ -74,9 +74,9 @@ class CosineKernel:
         """Number of samples."""
         return len(self._directions)
 
-    def rows(self, places: np.ndarray) -> np.ndarray:
+    def rows(self, positions: np.ndarray) -> np.ndarray:
         """Similarity of each of these samples to all."""
-        found = self._directions[places] @ self._directions.T
+        found = self._directions[positions] @ self._directions.T
         found *= 0.5
         found += 0.5
         # Rounding must not make values negative: gains would no longer be monotone.
@@ -97,7 +97,7 @@ def unit_rows(features: np.ndarray) -> np.ndarray:
     return (features / np.where(lengths > 0, lengths, 1)).astype(np.float32, copy=False)
 
 
-def centred(features: np.ndarray) -> np.ndarray:
+def centered(features: np.ndarray) -> np.ndarray:
     """Rows minus their mean. Distances stay the same, but their squares round less."""
     return np.asarray(features - features.mean(0, dtype=np.float64), dtype=np.float32)
 
@@ -143,8 +143,8 @@ class Gradients:
     def __len__(self) -> int:
         return len(self.errors)
 
-    def __getitem__(self, places: np.ndarray) -> Gradients:
-        return Gradients(self.errors[places], self.inputs[places])
+    def __getitem__(self, positions: np.ndarray) -> Gradients:
+        return Gradients(self.errors[positions], self.inputs[positions])
 
     def squared_norms(self) -> np.ndarray:
         """Squared norm of each sample's gradient."""
@@ -183,11 +183,11 @@ class Objective(Protocol):
 
     bounds: np.ndarray
 
-    def gains(self, places: np.ndarray) -> np.ndarray:
+    def gains(self, positions: np.ndarray) -> np.ndarray:
         """Current gain of each of these samples."""
         ...
 
-    def take(self, place: int) -> None:
+    def take(self, position: int) -> None:
         """Add a selected sample."""
         ...
 
@@ -225,8 +225,8 @@ def stochastic_greedy(objective: Objective, count: int, rng: np.random.Generator
     size = ceil(len(left) / count * log(1 / eps))
     picks = np.empty(count, dtype=np.int64)
     for step in range(count):
-        places = rng.integers(0, len(left), min(size, len(left))) if size < len(left) else np.arange(len(left))
-        part = np.unique(places)
+        positions = rng.integers(0, len(left), min(size, len(left))) if size < len(left) else np.arange(len(left))
+        part = np.unique(positions)
         best = part[objective.gains(left[part]).argmax()]
         picks[step] = left[best]
         left[best] = left[-1]
