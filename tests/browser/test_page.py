@@ -14,6 +14,7 @@ import pytest
 from selenium import webdriver
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
@@ -175,7 +176,7 @@ def test_night_falls_while_the_page_is_open(browser: Browser, page: Path) -> Non
     assert _brightness(day["paper"]) > 200 > 60 > _brightness(night["paper"])
     assert _brightness(day["ink"]) < 60 < 200 < _brightness(night["ink"])
     assert day["axis"] != night["axis"]
-    assert len(browser.find_elements(By.CSS_SELECTOR, ".chart svg.marks")) == 6
+    assert len(browser.find_elements(By.CSS_SELECTOR, ".chart svg.marks")) == 7
     picture(browser, "desk-dark")
 
 
@@ -189,6 +190,28 @@ def _brightness(colour: str) -> float:
     return sum(int(part) for part in colour.removeprefix("rgb(").rstrip(")").split(",")) / 3
 
 
+def test_a_click_on_a_legend_leaves_one_method_and_another_brings_all_back(browser: Browser, page: Path) -> None:
+    visit(browser, page)
+    clicked = 0
+    for chart in browser.find_elements(By.CSS_SELECTOR, ".chart"):
+        names = chart.find_elements(By.CSS_SELECTOR, ".role-legend-label text")
+        if not names or names[0].text == "training":  # a forest plot has none, and where the time goes has no methods
+            continue
+        assert not dimmed(chart)
+        browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", names[0])
+        ActionChains(browser).move_to_element(names[0]).click().perform()
+        WebDriverWait(browser, WAIT).until(lambda _, chart=chart: dimmed(chart))
+        ActionChains(browser).move_to_element(names[0]).click().perform()
+        WebDriverWait(browser, WAIT).until(lambda _, chart=chart: not dimmed(chart))
+        clicked += 1
+    assert clicked == 5  # accuracy, time, learning, usage, and the one diagnostic
+
+
+def dimmed(chart: Any) -> bool:
+    marks = chart.find_elements(By.CSS_SELECTOR, ".role-mark path, .role-mark line")
+    return any(mark.get_attribute("opacity") == "0.12" for mark in marks)
+
+
 def test_pointing_at_a_point_says_what_it_is(browser: Browser, page: Path) -> None:
     visit(browser, page)
     script = """
@@ -200,7 +223,8 @@ def test_pointing_at_a_point_says_what_it_is(browser: Browser, page: Path) -> No
     browser.execute_cdp_cmd("Input.dispatchMouseEvent", {"type": "mouseMoved", "x": x, "y": y})
     tip = "return document.querySelector('#vg-tooltip-element.visible')?.innerText"
     text = WebDriverWait(browser, WAIT).until(lambda driver: driver.execute_script(tip))
-    assert "accuracy" in text
+    assert "difference" in text
+    assert "95 % interval" in text
 
 
 def test_names_from_the_data_are_shown_and_never_run(browser: Browser, tmp_path: Path) -> None:

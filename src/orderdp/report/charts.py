@@ -56,7 +56,7 @@ def colour(points: Numbers, looks: dict[str, Series]) -> tuple[Any, Any, Any]:
     alt = altair()
     colours = {looks[point["label"]].method: looks[point["label"]].colour for point in points}
     scale = alt.Scale(domain=list(colours), range=list(colours.values()))
-    pick = alt.selection_point(fields=["method"], bind="legend")
+    pick = alt.selection_point(fields=["method"], bind="legend", toggle="true")
     opacity = alt.condition(pick, alt.value(1.0), alt.value(0.12))
     return alt.Color("method:N", title=None, scale=scale, legend=legend()), pick, opacity
 
@@ -244,15 +244,14 @@ def _final(points: run_data.Numbers, looks: dict[str, Series], metric: str) -> A
         layers.append(base.mark_line(strokeWidth=1.5, xOffset=aside).encode(y=y))
         layers.append(base.mark_rule(strokeWidth=2, xOffset=aside).encode(y=alt.Y("low:Q"), y2="high:Q"))
         layers.append(base.mark_point(filled=True, size=90, xOffset=aside).encode(y=y, tooltip=tooltip))
-    layers[-1] = layers[-1].add_params(pick)
-    return alt.layer(*layers, height=_HEIGHT)
+    return _layered(layers[:1], layers[1:], pick, _HEIGHT)
 
 
 def _time_to(points: run_data.Numbers, looks: dict[str, Series], metric: str, unit: str) -> Any:
     alt = altair()
     x = alt.X("spent:Q", title=f"training time so far ({unit})", scale=alt.Scale(nice=False))
-    line, dots, _ = _curves(points, looks, x, alt.Y("y:Q", title=metric, scale=_from_first_quarter(points)))
-    return alt.layer(line, dots, height=_HEIGHT)
+    line, dots, _, pick = _curves(points, looks, x, alt.Y("y:Q", title=metric, scale=_from_first_quarter(points)))
+    return _layered([], [line, dots], pick, _HEIGHT)
 
 
 def _learning(points: run_data.Numbers, looks: dict[str, Series], metric: str) -> Any:
@@ -280,14 +279,20 @@ def _with_spread(
 ) -> Any:
     """Return lines with dots, and a band of one standard deviation if there are several seeds."""
     alt = altair()
-    line, dots, base = _curves(points, looks, x, alt.Y("y:Q", title=title, scale=scale))
+    line, dots, base, pick = _curves(points, looks, x, alt.Y("y:Q", title=title, scale=scale))
     band = base.mark_area(fillOpacity=0.13, clip=True).encode(y=alt.Y("low:Q", title=title), y2="high:Q")
     with_spread = any(point["seeds"] > 1 for point in points)
-    return alt.layer(*([band] if with_spread else []), line, dots, height=height)
+    return _layered([], [*([band] if with_spread else []), line, dots], pick, height)
 
 
-def _curves(points: run_data.Numbers, looks: dict[str, Series], x: Any, y: Any) -> tuple[Any, Any, Any]:
-    """Return lines, dots with tooltips, and the base chart of both."""
+def _layered(below: list[Any], layers: list[Any], pick: Any, height: int) -> Any:
+    """Return layers on others; the selection is on the first that has colors, whose legend is drawn and clicked."""
+    first, *others = layers
+    return altair().layer(*below, first.add_params(pick), *others, height=height)
+
+
+def _curves(points: run_data.Numbers, looks: dict[str, Series], x: Any, y: Any) -> tuple[Any, Any, Any, Any]:
+    """Return lines, dots with tooltips, the base chart of both, and the selection of a method."""
     alt = altair()
     by_method, pick, opacity = colour(points, looks)
     base = alt.Chart(alt.Data(values=points)).encode(x=x, color=by_method, detail="label:N", opacity=opacity)
@@ -295,7 +300,7 @@ def _curves(points: run_data.Numbers, looks: dict[str, Series], x: Any, y: Any) 
     tooltip += [tip("time:N", "time so far"), tip("seeds:Q", "seeds")]
     line = base.mark_line(strokeWidth=2, clip=True).encode(y=y, **dashes(points, looks))
     dots = base.mark_point(filled=True, size=45, clip=True, fillOpacity=0.0 if _crowded(points, "epoch") else 1.0)
-    return line, dots.encode(y=y, tooltip=tooltip).add_params(pick), base
+    return line, dots.encode(y=y, tooltip=tooltip), base, pick
 
 
 def _crowded(points: run_data.Numbers, field: str) -> bool:
@@ -342,4 +347,4 @@ def _usage(points: run_data.Numbers, looks: dict[str, Series]) -> Any:
     tooltip = [tip("label:N", "method"), tip("times:N", "times trained on"), tip("y:Q", "samples (%)", ".2f")]
     line = base.mark_line(interpolate="step", strokeWidth=2).encode(**dashes(points, looks))
     dots = base.mark_point(filled=True, size=45, fillOpacity=0.0 if _crowded(points, "x") else 1.0)
-    return alt.layer(line, dots.encode(tooltip=tooltip).add_params(pick), height=_HEIGHT)
+    return _layered([], [line, dots.encode(tooltip=tooltip)], pick, _HEIGHT)
