@@ -29,11 +29,12 @@ test-vision: $(VISION)/.ready  ## With timm and torchvision, in an environment o
 test-ray: $(RAY)/.ready  ## With Ray Train, in an environment of its own: two workers, one of them killed
 	$(RAY)/bin/python -m pytest -s tests/ray $(ARGS)
 
-check: $(READY)   ## Lints, checks types and the direction of imports
+check: $(READY)   ## Lints, checks types, spelling and the direction of imports
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/codespell
 
 bench: $(READY)   ## Measures, as JSON lines: ratios of two things timed in the same run
 	$(BIN)/python -m benchmarks

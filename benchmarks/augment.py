@@ -23,7 +23,7 @@ _CALLS = 4
 
 
 def augment() -> Iterator[dict[str, Any]]:
-    """A training batch, shifted, mirrored and normalised."""
+    """A training batch, shifted, mirrored and normalized."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

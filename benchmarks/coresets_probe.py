@@ -26,9 +26,9 @@ _WIDTH, _CLASSES, _CLUSTERS = 512, 10, 100
 def data(n: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Planted clusters, ten to a class, with one label in twenty wrong."""
     rng = np.random.default_rng(0)
-    centres = rng.standard_normal((_CLUSTERS, _WIDTH), dtype=np.float32)
+    centers = rng.standard_normal((_CLUSTERS, _WIDTH), dtype=np.float32)
     cluster = rng.integers(0, _CLUSTERS, n)
-    x = centres[cluster] + 2 * rng.standard_normal((n, _WIDTH), dtype=np.float32)
+    x = centers[cluster] + 2 * rng.standard_normal((n, _WIDTH), dtype=np.float32)
     y = np.where(rng.random(n) < 0.05, rng.integers(0, _CLASSES, n), cluster % _CLASSES)
     return torch.from_numpy(x), torch.from_numpy(y)
 

@@ -4,7 +4,7 @@ Synthetic images of 1x28x28, ten classes, batches of 128, SGD, loading in the ma
 its draw, the loader that carries the index, and `update`. Ideal is a ratio of 1 - p; the goal allows 0.02 more.
 
 On one torch thread. Beside another busy process, on a machine of two cores, this epoch took 3 to 15 times as long on
-two threads and 1.1 to 1.7 times as long on one; with two, the ratio would say more about the neighbours.
+two threads and 1.1 to 1.7 times as long on one; with two, the ratio would say more about the neighbors.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""All weights gamma_j of a design as large as ImageNet, against scipy's vectorised hypergeometric distribution."""
+"""All weights gamma_j of a design as large as ImageNet, against scipy's vectorized hypergeometric distribution."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def load() -> tuple[TensorDataset, TensorDataset]:
 
 
 def make_model() -> torch.nn.Module:
-    """The same in every process. Layers that normalise over the batch would see a share of it only."""
+    """The same in every process. Layers that normalize over the batch would see a share of it only."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         return torch.nn.Sequential(

@@ -1,6 +1,6 @@
 """Detection: several losses an image, and images with different numbers of boxes.
 
-Pictures of one to four handwritten digits; a small network says for each cell of a grid whether a digit is centred
+Pictures of one to four handwritten digits; a small network says for each cell of a grid whether a digit is centered
 there, which one, and where its box ends.
 
 The score of an image is what it adds to the training loss: the objectness loss, averaged over the cells, plus class
@@ -53,7 +53,7 @@ class Detector(nn.Module):
 
 
 def cell_of(boxes: torch.Tensor) -> torch.Tensor:
-    """The cell in which a box is centred."""
+    """The cell in which a box is centered."""
     column, row = ((boxes[..., :2] + boxes[..., 2:]) / 2 / STRIDE).long().unbind(-1)
     return row * CELLS + column
 

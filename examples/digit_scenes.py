@@ -16,7 +16,7 @@ QUARTER = 12  # pixels
 SIZE = 2 * QUARTER
 DIGITS = 5  # of the ten, so that the examples take seconds
 MOST = 4  # digits in a picture
-UNLABELLED = -1
+UNLABELED = -1
 
 
 class Scenes(NamedTuple):
@@ -52,6 +52,6 @@ def scenes(n: int, *, train: bool, seed: int = 0) -> Scenes:
         images[:, 0][window] = digit
         boxes[picture, quarter] = torch.tensor([left, top, left + width, top + width])
         classes[picture, quarter] = names[which]
-        pixels[window] = torch.where(digit > 0.5, names[which] + 1, torch.where(digit > 0.2, UNLABELLED, 0))
+        pixels[window] = torch.where(digit > 0.5, names[which] + 1, torch.where(digit > 0.2, UNLABELED, 0))
     images += 0.05 * torch.randn(images.shape, generator=luck)
     return Scenes(images, boxes, classes, present, pixels)

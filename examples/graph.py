@@ -4,8 +4,8 @@ The nodes are 1,797 handwritten digits. Each knows the upper half of its image o
 that are most like it on the whole, as a paper cites papers like it. A third of the nodes have labels to train on.
 
 The score of a node is its cross-entropy. What is left out of an epoch are nodes to predict, not nodes of the graph: a
-node that was not drawn is still there as a neighbour, and its features are read. So the saving is in the number of
-predictions, and the score of a node depends on what the model makes of its neighbours, too.
+node that was not drawn is still there as a neighbor, and its features are read. So the saving is in the number of
+predictions, and the score of a node depends on what the model makes of its neighbors, too.
 
     python -m examples.graph [--epochs 40] [--seeds 0,1,2] [--prune-ratio 0.4]
 """
@@ -30,11 +30,11 @@ DEGREE = 10
 
 
 class Graph(NamedTuple):
-    """Nodes with features and labels, the neighbours of each, and which nodes are for training."""
+    """Nodes with features and labels, the neighbors of each, and which nodes are for training."""
 
     features: torch.Tensor
     labels: torch.Tensor
-    neighbours: torch.Tensor
+    neighbors: torch.Tensor
     train_nodes: torch.Tensor
     test_nodes: torch.Tensor
 
@@ -47,14 +47,14 @@ def load() -> Graph:
     return Graph(
         features=torch.tensor(images[:, :32] / 16, dtype=torch.float32),
         labels=torch.tensor(labels),
-        neighbours=torch.tensor(nearest[:, 1:]),  # the nearest is the image itself
+        neighbors=torch.tensor(nearest[:, 1:]),  # the nearest is the image itself
         train_nodes=order[:600],
         test_nodes=order[600:],
     )
 
 
 class NodeClassifier(nn.Module):
-    """Two rounds of: join what a node is with the mean of what its neighbours are."""
+    """Two rounds of: join what a node is with the mean of what its neighbors are."""
 
     def __init__(self, graph: Graph, width: int = 48) -> None:
         super().__init__()
@@ -63,12 +63,12 @@ class NodeClassifier(nn.Module):
         self.second = nn.Linear(2 * width, 10)
 
     def forward(self, nodes: torch.Tensor) -> torch.Tensor:
-        around = self.graph.neighbours[nodes]
+        around = self.graph.neighbors[nodes]
         return self.second(torch.cat((self.embed(nodes), self.embed(around).mean(-2)), dim=-1))
 
     def embed(self, nodes: torch.Tensor) -> torch.Tensor:
         own = self.graph.features[nodes]
-        around = self.graph.features[self.graph.neighbours[nodes]].mean(-2)
+        around = self.graph.features[self.graph.neighbors[nodes]].mean(-2)
         return F.relu(self.first(torch.cat((own, around), dim=-1)))
 
 

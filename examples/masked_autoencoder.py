@@ -2,7 +2,7 @@
 
 In small what the paper does with ViT-B: ViT-MAE from `transformers`, tiny and with random weights, on handwritten
 digits. Half of an image's patches are hidden and have to be painted; no labels are used. Then the encoder, with a new
-head, learns from 40 labelled images.
+head, learns from 40 labeled images.
 
 The score of an image is its mean squared error on the patches that were hidden; those it was shown do not count. Which
 patches are hidden is drawn anew each epoch, so the score is noisy: the same image is easier or harder with other ones.
@@ -31,7 +31,7 @@ from transformers import ViTMAEConfig, ViTMAEForPreTraining, ViTMAEModel
 import orderdp
 
 BATCH_SIZE = 32
-PATCHES, WIDTH, LABELLED = 16, 48, 40  # patches have 2 x 2 pixels
+PATCHES, WIDTH, LABELED = 16, 48, 40  # patches have 2 x 2 pixels
 
 
 def settings(mask_ratio: float) -> ViTMAEConfig:
@@ -115,11 +115,11 @@ class Classifier(nn.Module):
 def fine_tune(pretrained: nn.Module, seed: int, epochs: int = 30) -> float:
     """Learns from few labels; returns the accuracy in percent."""
     torch.manual_seed(seed)
-    images, digits = (tensor[:LABELLED] for tensor in load(train=True).tensors)
+    images, digits = (tensor[:LABELED] for tensor in load(train=True).tensors)
     model = Classifier(pretrained)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     for _ in range(epochs):
-        for part in torch.randperm(LABELLED).split(20):
+        for part in torch.randperm(LABELED).split(20):
             optimizer.zero_grad()
             F.cross_entropy(model(images[part]), digits[part]).backward()
             optimizer.step()

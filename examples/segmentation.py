@@ -3,8 +3,8 @@
 Pictures of one to four handwritten digits; a small network says for each pixel whether it is background or ink, and of
 which digit. Faint pixels at the edges of strokes have no label, as the outlines in many real data sets.
 
-The score of an image is the mean cross-entropy of its labelled pixels: `per_sample` with a mask. The mean is taken
-image by image. One mean over all labelled pixels of a batch would be another training loss, and would leave no score
+The score of an image is the mean cross-entropy of its labeled pixels: `per_sample` with a mask. The mean is taken
+image by image. One mean over all labeled pixels of a batch would be another training loss, and would leave no score
 for an image.
 
     python -m examples.segmentation [--epochs 20] [--seeds 0,1] [--prune-ratio 0.4]
@@ -17,7 +17,7 @@ from functools import cache
 
 import torch
 from examples.comparing import Result, compare, read_options
-from examples.digit_scenes import DIGITS, UNLABELLED, scenes
+from examples.digit_scenes import DIGITS, UNLABELED, scenes
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import TensorDataset
@@ -56,9 +56,9 @@ class Segmenter(nn.Module):
 
 
 def image_losses(output: torch.Tensor, pixels: torch.Tensor) -> torch.Tensor:
-    """The mean loss of each image's labelled pixels."""
-    losses = F.cross_entropy(output, pixels, ignore_index=UNLABELLED, reduction="none")
-    return orderdp.per_sample(losses, mask=pixels != UNLABELLED)
+    """The mean loss of each image's labeled pixels."""
+    losses = F.cross_entropy(output, pixels, ignore_index=UNLABELED, reduction="none")
+    return orderdp.per_sample(losses, mask=pixels != UNLABELED)
 
 
 def train(policy: orderdp.Policy, epochs: int, seed: int, learning_rate: float = 5e-3) -> Result:
@@ -85,8 +85,8 @@ def train(policy: orderdp.Policy, epochs: int, seed: int, learning_rate: float =
 def mean_overlap(model: nn.Module) -> float:
     """Intersection over union in percent: the mean over the kinds of pixel, of those with a label."""
     images, pixels = load(train=False).tensors
-    labelled = pixels != UNLABELLED
-    said, true = model(images).argmax(1)[labelled], pixels[labelled]
+    labeled = pixels != UNLABELED
+    said, true = model(images).argmax(1)[labeled], pixels[labeled]
     overlaps = [
         ((said == kind) & (true == kind)).sum() / ((said == kind) | (true == kind)).sum() for kind in range(KINDS)
     ]

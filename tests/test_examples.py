@@ -102,26 +102,26 @@ def test_a_perfect_detector_finds_everything_and_a_blind_one_nothing() -> None:
 # -- segmentation ------------------------------------------------------------------------------------------------
 
 
-def test_the_score_of_a_picture_is_the_mean_over_its_labelled_pixels() -> None:
+def test_the_score_of_a_picture_is_the_mean_over_its_labeled_pixels() -> None:
     result, seen = scored_without_learning(segmentation.train)
 
     def score(i: int) -> float:
         image, pixels = (tensor[i] for tensor in segmentation.load(train=True).tensors)
         logits = result.model(image.unsqueeze(0))[0].flatten(1).T
-        labelled = [(row, int(kind)) for row, kind in zip(logits, pixels.flatten(), strict=True) if kind >= 0]
-        assert len(labelled) < 24 * 24  # some pixels have no label
-        return sum(negative_log_likelihood(row, kind) for row, kind in labelled) / len(labelled)
+        labeled = [(row, int(kind)) for row, kind in zip(logits, pixels.flatten(), strict=True) if kind >= 0]
+        assert len(labeled) < 24 * 24  # some pixels have no label
+        return sum(negative_log_likelihood(row, kind) for row, kind in labeled) / len(labeled)
 
     check_scores(result, seen[:40], score)
 
 
-def test_what_the_model_says_about_unlabelled_pixels_changes_no_score() -> None:
+def test_what_the_model_says_about_unlabeled_pixels_changes_no_score() -> None:
     _, pixels = (tensor[:8] for tensor in segmentation.load(train=True).tensors)
     output = torch.randn(8, 6, 24, 24, generator=torch.Generator().manual_seed(0))
     before = segmentation.image_losses(output, pixels)
-    unlabelled = (pixels == digit_scenes.UNLABELLED).unsqueeze(1).expand_as(output)
-    after = segmentation.image_losses(torch.where(unlabelled, output + 100 * output.sign(), output), pixels)
-    assert unlabelled.any()
+    unlabeled = (pixels == digit_scenes.UNLABELED).unsqueeze(1).expand_as(output)
+    after = segmentation.image_losses(torch.where(unlabeled, output + 100 * output.sign(), output), pixels)
+    assert unlabeled.any()
     torch.testing.assert_close(before, after, rtol=0, atol=0)
 
 
@@ -144,23 +144,23 @@ def test_boxes_and_masks_of_the_pictures_are_exact() -> None:
 # -- graph and table ---------------------------------------------------------------------------------------------
 
 
-def test_the_score_of_a_node_is_its_cross_entropy_with_all_its_neighbours_there() -> None:
+def test_the_score_of_a_node_is_its_cross_entropy_with_all_its_neighbors_there() -> None:
     result, seen = scored_without_learning(graph.train)
     nodes, model = graph.load(), result.model
 
     def embed(node: int) -> torch.Tensor:
-        around = sum(nodes.features[other] for other in nodes.neighbours[node].tolist()) / 10
+        around = sum(nodes.features[other] for other in nodes.neighbors[node].tolist()) / 10
         return model.first(torch.cat((nodes.features[node], around))).relu()
 
     def score(i: int) -> float:
         node = int(nodes.train_nodes[i])
-        around = sum(embed(other) for other in nodes.neighbours[node].tolist()) / 10
+        around = sum(embed(other) for other in nodes.neighbors[node].tolist()) / 10
         logits = model.second(torch.cat((embed(node), around)))
         return negative_log_likelihood(logits, int(nodes.labels[node]))
 
     check_scores(result, seen, score)
     drawn = set(nodes.train_nodes[result.pruner.usage > 0].tolist())
-    assert not set(nodes.neighbours[nodes.train_nodes[seen]].flatten().tolist()) <= drawn
+    assert not set(nodes.neighbors[nodes.train_nodes[seen]].flatten().tolist()) <= drawn
 
 
 def test_the_score_of_a_row_is_its_loss_without_the_class_weight() -> None:

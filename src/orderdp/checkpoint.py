@@ -61,14 +61,18 @@ def with_origin(policy: Policy, n: int, table: Mapping[str, Any], timeline: Mapp
 
 
 def with_current_keys(state: Any) -> Any:
-    """Return the state of a pruner, or the list of states, with the keys that earlier versions named otherwise."""
+    """Return the state of a pruner, or the list of states, under the names of this version: earlier ones differed."""
     if isinstance(state, list | tuple):
         return [with_current_keys(part) for part in state]
-    table = state.get("table") if isinstance(state, Mapping) else None
-    if not isinstance(table, Mapping) or "strays" not in table:
+    if not isinstance(state, Mapping):
         return state
-    renamed = {("invalid_counts" if name == "strays" else name): value for name, value in table.items()}
-    return {**state, "table": renamed}
+    changed: dict[str, Any] = {}
+    table, policy = state.get("table"), state.get("policy")
+    if isinstance(table, Mapping) and "strays" in table:
+        changed["table"] = {("invalid_counts" if name == "strays" else name): value for name, value in table.items()}
+    if isinstance(policy, str) and "normalise=" in policy:
+        changed["policy"] = policy.replace("normalise=", "normalize=")
+    return {**state, **changed} if changed else state
 
 
 def check_origin(state: Any, policy: Policy, n: int) -> None:

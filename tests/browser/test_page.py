@@ -169,10 +169,10 @@ def test_a_phone_shows_all_of_it_without_scrolling_sideways(browser: Browser, pa
 
 def test_night_falls_while_the_page_is_open(browser: Browser, page: Path) -> None:
     visit(browser, page)
-    day = _colours(browser)
+    day = _colors(browser)
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [_feature("dark")]})
     wait_for_charts(browser, "dark")
-    night = _colours(browser)
+    night = _colors(browser)
     assert _brightness(day["paper"]) > 200 > 60 > _brightness(night["paper"])
     assert _brightness(day["ink"]) < 60 < 200 < _brightness(night["ink"])
     assert day["axis"] != night["axis"]
@@ -180,14 +180,14 @@ def test_night_falls_while_the_page_is_open(browser: Browser, page: Path) -> Non
     picture(browser, "desk-dark")
 
 
-def _colours(browser: Browser) -> dict[str, Any]:
+def _colors(browser: Browser) -> dict[str, Any]:
     script = """const style = getComputedStyle(document.body), text = document.querySelector('.chart svg.marks text');
     return {paper: style.backgroundColor, ink: style.color, axis: text.getAttribute('fill')}"""
     return dict(browser.execute_script(script))
 
 
-def _brightness(colour: str) -> float:
-    return sum(int(part) for part in colour.removeprefix("rgb(").rstrip(")").split(",")) / 3
+def _brightness(color: str) -> float:
+    return sum(int(part) for part in color.removeprefix("rgb(").rstrip(")").split(",")) / 3
 
 
 def test_a_click_on_a_legend_leaves_one_method_and_another_brings_all_back(browser: Browser, page: Path) -> None:

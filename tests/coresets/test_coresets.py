@@ -131,7 +131,7 @@ def test_a_selection_plugs_into_the_pruner_with_its_weights(proxy: Proxy) -> Non
 
 
 @pytest.fixture(scope="module")
-def mislabelled() -> tuple[Proxy, np.ndarray]:
+def mislabeled() -> tuple[Proxy, np.ndarray]:
     """Digits of which four carry a wrong label."""
     x, y = digits(800)
     wrong = np.array([100, 250, 399, 601])
@@ -141,15 +141,15 @@ def mislabelled() -> tuple[Proxy, np.ndarray]:
 
 
 @pytest.mark.parametrize("method", [EL2N(epoch=4), GraNd(epoch=4), GraNd(epoch=4, layer="all"), Forgetting()], ids=repr)
-def test_mislabelled_samples_get_top_scores(method, mislabelled) -> None:
-    proxy, wrong = mislabelled
+def test_mislabeled_samples_get_top_scores(method, mislabeled) -> None:
+    proxy, wrong = mislabeled
     ranks = np.argsort(np.argsort(-method.scores(proxy)))
     assert ranks[wrong].max() < 0.05 * proxy.n
 
 
 @pytest.mark.parametrize("score", [EL2N(epoch=4), Forgetting()], ids=repr)
-def test_ccs_drops_them(score, mislabelled) -> None:
-    proxy, wrong = mislabelled
+def test_ccs_drops_them(score, mislabeled) -> None:
+    proxy, wrong = mislabeled
     for balanced in (True, False):
         kept = CCS(score=score, drop=0.1, balanced=balanced).select(proxy, 0.5, seed=0).indices
         assert not np.isin(wrong, kept).any()
@@ -161,8 +161,8 @@ def planted(seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Clusters of very different sizes, and to which each sample belongs."""
     rng = np.random.default_rng(seed)
     cluster = np.repeat(np.arange(8), [200, 80, 40, 30, 20, 15, 10, 5])
-    centres = rng.standard_normal((8, 6)) * 4
-    return (centres[cluster] + rng.standard_normal((400, 6)) * 0.3).astype(np.float32), cluster
+    centers = rng.standard_normal((8, 6)) * 4
+    return (centers[cluster] + rng.standard_normal((400, 6)) * 0.3).astype(np.float32), cluster
 
 
 def radius(x: np.ndarray, kept: np.ndarray) -> float:
@@ -349,21 +349,19 @@ HELD_OUT = {"features": np.ones((5, 2)), "logits": np.ones((5, 3)), "labels": np
 )
 def test_a_held_out_set_is_checked_like_the_rest(change: dict, message: str) -> None:
     own = {"features": np.ones((9, 2)), "logits": np.ones((9, 3)), "labels": np.arange(9) % 3}
-    assert Arrays(**own, held_out=coresets.Labelled(**HELD_OUT)).validation() is not None
+    assert Arrays(**own, held_out=coresets.Labeled(**HELD_OUT)).validation() is not None
     with pytest.raises(DatasetError, match=message):
-        Arrays(**own, held_out=coresets.Labelled(**{**HELD_OUT, **change}))
-    with pytest.raises(
-        DatasetError, match=r"held_out must be coresets.Labelled\(features, logits, labels\), got tuple"
-    ):
+        Arrays(**own, held_out=coresets.Labeled(**{**HELD_OUT, **change}))
+    with pytest.raises(DatasetError, match=r"held_out must be coresets.Labeled\(features, logits, labels\), got tuple"):
         Arrays(**own, held_out=(1, 2, 3))
 
 
 def test_a_held_out_set_may_be_made_of_lists() -> None:
     own = {"features": np.eye(9, 2), "logits": np.eye(9, 3), "labels": np.arange(9) % 3}
-    lists = coresets.Labelled(*(np.asarray(HELD_OUT[name]).tolist() for name in ("features", "logits", "labels")))
+    lists = coresets.Labeled(*(np.asarray(HELD_OUT[name]).tolist() for name in ("features", "logits", "labels")))
     ours, theirs = (
         coresets.Glister().select(Arrays(**own, held_out=held_out), 0.5, seed=0).indices
-        for held_out in (lists, coresets.Labelled(**HELD_OUT))
+        for held_out in (lists, coresets.Labeled(**HELD_OUT))
     )
     assert ours.tolist() == theirs.tolist()
 
@@ -451,7 +449,7 @@ def test_arrays_that_do_not_fit_together_are_refused(arrays: dict, message: str)
         ("prototypes", {"clusters": 0}, "clusters must be"),
         ("prototypes", {"keep": "all"}, "keep must be"),
         ("own-scores", {"keep": "all"}, "keep must be"),
-        ("cal", {"neighbours": 0}, "neighbours must be"),
+        ("cal", {"neighbors": 0}, "neighbors must be"),
         ("moso", {"lr": 0}, "lr must be"),
         ("ccs", {"drop": 1}, "drop must be"),
         ("ccs", {"strata": 0}, "strata must be"),
@@ -462,9 +460,9 @@ def test_parameters_out_of_range_are_refused(name: str, parameters: dict, messag
         coresets.build(name, **parameters)
 
 
-def test_too_few_samples_for_neighbours_or_clusters_are_told() -> None:
+def test_too_few_samples_for_neighbors_or_clusters_are_told() -> None:
     arrays = Arrays(features=np.ones((4, 2)), logits=np.ones((4, 2)))
-    with pytest.raises(ConfigError, match="neighbours must be fewer than the 4 samples, got 10"):
+    with pytest.raises(ConfigError, match="neighbors must be fewer than the 4 samples, got 10"):
         Cal(balanced=False).select(arrays, 0.5, seed=0)
     with pytest.raises(ConfigError, match="clusters must be at most the 4 samples"):
         coresets.Prototypes(balanced=False).select(arrays, 0.5, seed=0)

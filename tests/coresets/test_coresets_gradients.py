@@ -17,7 +17,7 @@ from orderdp.coresets import (
     Glister,
     GradMatch,
     Influence,
-    Labelled,
+    Labeled,
     MoSo,
     Proxy,
 )
@@ -153,7 +153,7 @@ def test_craig_is_greedy_facility_location_with_the_sizes_of_the_clusters_as_wei
 
 
 def best_weights(rows: np.ndarray, target: np.ndarray, ridge: float) -> np.ndarray:
-    """Weights >= 0 that minimise |target - sum|^2 + ridge |w|^2, by scipy."""
+    """Weights >= 0 that minimize |target - sum|^2 + ridge |w|^2, by scipy."""
     stacked = np.vstack((rows.T, np.sqrt(ridge) * np.eye(len(rows))))
     return nnls(stacked, np.concatenate((target, np.zeros(len(rows)))))[0]
 
@@ -240,7 +240,7 @@ def plain_glister(rows, validation, groups, counts, eta) -> list[int]:
 @pytest.mark.parametrize("eta", [0.0, 0.01, 0.3])
 def test_glister_is_greedy_with_a_model_that_moves_after_each_pick(eta: float) -> None:
     gradients, rows = flat_gradients(7, n=300)
-    validation = Labelled(*problem(7, n=40))
+    validation = Labeled(*problem(7, n=40))
     groups = np.arange(300) % 3
     counts = np.array([40, 20, 5])
     ours = follow_validation(gradients, validation, groups, counts, eta)
@@ -249,7 +249,7 @@ def test_glister_is_greedy_with_a_model_that_moves_after_each_pick(eta: float) -
 
 def test_glisters_picks_lower_the_validation_loss_more_than_chance() -> None:
     features, logits, labels = problem(8, n=300)
-    validation = Labelled(*problem(8, n=100))
+    validation = Labeled(*problem(8, n=100))
     gradients, inputs = Gradients.of(features, logits, labels), np.column_stack((validation.features, np.ones(100)))
 
     def loss_after(indices: np.ndarray) -> float:

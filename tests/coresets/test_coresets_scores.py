@@ -199,8 +199,8 @@ def test_moderate_keeps_the_middle_of_the_distances_to_the_class_median() -> Non
     kept = Moderate().select(Arrays(features, labels=LABELS), 0.6, seed=0).indices
     for label in range(5):
         own = np.flatnonzero(label == LABELS)
-        centre = np.array([np.median(features[own, c]) for c in range(4)])
-        ranked = own[np.argsort(np.linalg.norm(features[own] - centre, axis=1))].tolist()
+        center = np.array([np.median(features[own, c]) for c in range(4)])
+        ranked = own[np.argsort(np.linalg.norm(features[own] - center, axis=1))].tolist()
         ours = sorted(ranked.index(i) for i in kept if LABELS[i] == label)
         assert ours == list(range(ours[0], ours[0] + len(ours)))
         assert ours[0] == (len(own) - len(ours)) // 2
@@ -208,7 +208,7 @@ def test_moderate_keeps_the_middle_of_the_distances_to_the_class_median() -> Non
     assert middle(np.arange(4.0), 4).tolist() == [0, 1, 2, 3]
 
 
-def test_cal_is_the_mean_divergence_from_the_nearest_neighbours_and_keeps_the_largest() -> None:
+def test_cal_is_the_mean_divergence_from_the_nearest_neighbors_and_keeps_the_largest() -> None:
     features = np.random.default_rng(4).standard_normal((90, 3)).astype(np.float32)
     p = softmax(LOGITS).astype(np.float64)
     wanted = []
@@ -222,9 +222,9 @@ def test_cal_is_the_mean_divergence_from_the_nearest_neighbours_and_keeps_the_la
 
 def test_prototypes_keep_the_farthest_or_the_nearest_of_their_cluster() -> None:
     rng = np.random.default_rng(5)
-    centres = np.array([[0, 0], [100, 0], [0, 100]])
+    centers = np.array([[0, 0], [100, 0], [0, 100]])
     own = np.repeat([0, 1, 2], 20)
-    features = (centres[own] + rng.standard_normal((60, 2))).astype(np.float32)
+    features = (centers[own] + rng.standard_normal((60, 2))).astype(np.float32)
     wanted = np.concatenate([np.linalg.norm(features[own == c] - features[own == c].mean(0), axis=1) for c in range(3)])
     found = distances_to_prototypes(features, 3, np.random.default_rng(0))
     np.testing.assert_allclose(found, wanted, atol=1e-3)
@@ -242,7 +242,7 @@ def test_own_scores_are_kept_from_the_end_that_was_asked_for() -> None:
 
 
 def test_scores_are_ranked_as_they_were_given() -> None:
-    """In single precision neighbours among the first would be equal, and the others infinite."""
+    """In single precision neighbors among the first would be equal, and the others infinite."""
     rng = np.random.default_rng(0)
     for scores in (1e9 + np.arange(1000.0), 1e39 * (1 + np.arange(1000.0)), 10**9 + np.arange(1000)):
         order = rng.permutation(1000)

@@ -58,7 +58,7 @@ def test_a_batch_is_what_a_loop_over_its_samples_makes(shape, padding, flip, see
 
 
 @pytest.mark.parametrize("padded_at_once", [True, False])
-def test_pictures_are_the_augmented_and_normalised_samples(padded_at_once: bool, monkeypatch) -> None:
+def test_pictures_are_the_augmented_and_normalized_samples(padded_at_once: bool, monkeypatch) -> None:
     if not padded_at_once:
         monkeypatch.setattr(augment, "_LARGEST_COPY", 0)
     own = split((20, 3, 8, 6))
@@ -121,7 +121,7 @@ def test_the_images_themselves_are_not_written_to() -> None:
 
 
 @pytest.mark.parametrize("shape", [(5, 3, 4, 4), (5, 3), (5, 3, 7)])
-def test_normalising_is_subtracting_and_dividing_channel_by_channel(shape: tuple[int, ...]) -> None:
+def test_normalizing_is_subtracting_and_dividing_channel_by_channel(shape: tuple[int, ...]) -> None:
     mean, std = [0.1, 0.2, 0.3], [0.5, 1.5, 2.5]
     values = torch.from_numpy(np.random.default_rng(0).normal(size=shape).astype(np.float32))
     for channel in range(3):

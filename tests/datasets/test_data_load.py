@@ -93,7 +93,7 @@ def test_a_named_data_set_knows_its_classes_and_its_augmentation(cache: Path) ->
     data.train.images[0] = 0  # a tensor of its own, not the bytes of a file
 
 
-def test_known_files_are_recognised_by_path_too(tmp_path: Path) -> None:
+def test_known_files_are_recognized_by_path_too(tmp_path: Path) -> None:
     assert load(made.write(tmp_path / "somewhere", made.idx_files())).class_names == ("a", "b", "c")
     assert load(made.write(tmp_path / "elsewhere", made.idx_files(seed=1))).class_names is None
 
@@ -141,7 +141,7 @@ def test_a_changed_file_is_named_with_both_checksums(damage, cache: Path) -> Non
         assert text in message
 
 
-def test_a_file_of_another_data_set_is_recognised(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_of_another_data_set_is_recognized(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(DATASETS, "other", made.tiny(made.idx_files(seed=1), name="other"))
     made.write(cache / "tiny", made.idx_files(seed=1))
     with pytest.raises(DatasetError, match="It is train-images-idx3-ubyte of other"):
@@ -299,7 +299,7 @@ def test_each_corruption_does_what_it_is_called() -> None:
     assert (corrupted(data, "blur", 3).test.images.double().std((2, 3)) < original.std((2, 3))).all()
 
 
-def test_a_blur_is_a_weighted_mean_of_neighbours() -> None:
+def test_a_blur_is_a_weighted_mean_of_neighbors() -> None:
     point = torch.zeros(1, 1, 21, 21, dtype=torch.uint8)
     point[0, 0, 10, 10] = 255
     data = replace(toy(), test=Split(point, torch.zeros(1).long()))

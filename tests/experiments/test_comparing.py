@@ -83,14 +83,14 @@ def test_a_contender_with_both_dials_has_its_own_ratio_and_is_run_once() -> None
 
 def test_what_is_finished_is_not_run_again_and_one_at_a_time_is_like_two(tmp_path: Path) -> None:
     runs = grid(BASE, [MethodSpec("orderdp", {})], [0.5], [0])
-    alone = dict(_labelled(compare_all(runs, RunOptions(tmp_path / "one", threads=1))))
-    together = dict(_labelled(compare_all(runs, RunOptions(tmp_path / "two", threads=1, jobs=2))))
+    alone = dict(_labeled(compare_all(runs, RunOptions(tmp_path / "one", threads=1))))
+    together = dict(_labeled(compare_all(runs, RunOptions(tmp_path / "two", threads=1, jobs=2))))
     assert alone == together
     assert list(compare_all(runs, RunOptions(tmp_path / "one"))) == []
     assert all(RunRecords(tmp_path / "one").finished(run.run_id) is not None for run in runs)
 
 
-def _labelled(results) -> list[tuple[str, tuple]]:
+def _labeled(results) -> list[tuple[str, tuple]]:
     return [(run.run_id, (summary["metric"], summary["samples"], tuple(summary["usage"]))) for run, summary in results]
 
 

@@ -274,7 +274,7 @@ def test_a_run_that_diverges_is_marked_failed(tmp_path: Path) -> None:
     assert read_run(tmp_path).failed
 
 
-def test_a_batch_of_one_sample_fails_a_run_of_batch_normalisation_and_says_why(tmp_path: Path) -> None:
+def test_a_batch_of_one_sample_fails_a_run_of_batch_normalization_and_says_why(tmp_path: Path) -> None:
     settings = replace(BASE, data="digits?train=129&test=50", model="cnn", width=4, policy="full", prune_ratio=None)
     summary = Runner(RunOptions(tmp_path, device="cpu")).run(settings)
     assert summary["status"] == "failed"

@@ -95,7 +95,7 @@ def test_losses_of_a_causal_model_are_means_over_the_tokens_of_each_sequence() -
 
 
 @pytest.mark.parametrize("kind", [BertForTokenClassification, BertForMaskedLM])
-def test_losses_of_labelled_tokens_are_not_shifted(kind: Any) -> None:
+def test_losses_of_labeled_tokens_are_not_shifted(kind: Any) -> None:
     config = BertConfig(
         vocab_size=20, hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8, num_labels=20
     )

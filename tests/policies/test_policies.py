@@ -80,7 +80,7 @@ NAMED = [
     UCB(0.4),
     UCB(0.4, c=0, alpha=0.5),
     InfoBatch(0.5),
-    InfoBatch(0.5, annealing=None, normalise="n"),
+    InfoBatch(0.5, annealing=None, normalize="n"),
     InfoBatch(target_ratio=0.2, annealing=None),
     InfoBatch(0, annealing=None),
     InfoBatchQuantile(),
@@ -357,7 +357,7 @@ def test_infobatch_keeps_all_above_the_mean_and_a_share_below_it(n: int, percent
 def test_infobatch_divided_by_n_is_unbiased() -> None:
     rng = np.random.default_rng(0)
     scores, gradients = rng.random(40).astype(np.float32), rng.standard_normal((40, 3))
-    table, policy = table_with(scores), InfoBatch(0.6, annealing=None, normalise="n")
+    table, policy = table_with(scores), InfoBatch(0.6, annealing=None, normalize="n")
     steps = []
     for seed in range(3000):
         chosen = policy.select(table, Context(n=40, epoch=0, seed=seed))
@@ -538,7 +538,7 @@ def test_names_that_do_not_exist_suggest_the_nearest() -> None:
         (InfoBatch, {"prune_ratio": 0.4, "target_ratio": 0.2}),
         (InfoBatch, {"prune_ratio": 1.0}),
         (InfoBatch, {"prune_ratio": 0.5, "annealing": 2}),
-        (InfoBatch, {"prune_ratio": 0.5, "normalise": "batch"}),
+        (InfoBatch, {"prune_ratio": 0.5, "normalize": "batch"}),
         (Fixed, {"selection": []}),
         (FunctionPolicy, {"choose": 3}),
     ],

@@ -55,15 +55,15 @@ def fed(policy, *steps: tuple[np.ndarray, dict[str, np.ndarray]], index: np.ndar
 
 
 def lloyd(values: np.ndarray, groups: int) -> np.ndarray:
-    """K-means on a line as a textbook has it: assign every value to its nearest centre, move the centres, repeat."""
+    """K-means on a line as a textbook has it: assign every value to its nearest center, move the centers, repeat."""
     ordered = np.sort(values)
     starts = sorted(
         {int(np.searchsorted(ordered, ordered[g * len(ordered) // groups])) for g in range(1, groups)} - {0}
     )
     labels = np.searchsorted(starts, np.arange(len(ordered)), side="right")
     for _ in range(200):
-        centres = np.array([ordered[labels == g].mean() for g in np.unique(labels)])
-        nearest = np.abs(ordered[:, None] - centres[None]).argmin(1)
+        centers = np.array([ordered[labels == g].mean() for g in np.unique(labels)])
+        nearest = np.abs(ordered[:, None] - centers[None]).argmin(1)
         if np.array_equal(nearest, labels):
             break
         labels = nearest
@@ -73,7 +73,7 @@ def lloyd(values: np.ndarray, groups: int) -> np.ndarray:
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.integers(0, 60), min_size=1, max_size=40), st.integers(1, 6))
 def test_setas_groups_are_those_of_k_means(values: list[int], groups: int) -> None:
-    # Roots, no two of which are commensurable: so that no value is as far from one centre as from the next.
+    # Roots, no two of which are commensurable: so that no value is as far from one center as from the next.
     losses = np.array(values) * sqrt(2) + np.sqrt(np.arange(len(values)) + 3.0) * 1e-4
     np.testing.assert_allclose(group_edges(losses, groups), lloyd(losses, groups))
 
@@ -82,8 +82,8 @@ def test_setas_groups_cannot_be_improved_by_moving_one_sample() -> None:
     losses = np.random.default_rng(0).exponential(size=500)
     labels = np.searchsorted(group_edges(losses, 5), losses, side="right")
     assert len(np.unique(labels)) == 5
-    centres = np.array([losses[labels == g].mean() for g in range(5)])
-    assert (np.abs(losses[:, None] - centres).argmin(1) == labels).all()
+    centers = np.array([losses[labels == g].mean() for g in range(5)])
+    assert (np.abs(losses[:, None] - centers).argmin(1) == labels).all()
 
 
 def test_setas_window_slides_from_easy_to_hard_and_starts_again() -> None:

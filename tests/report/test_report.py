@@ -138,15 +138,15 @@ def test_every_chart_has_its_place_and_takes_the_width_there_is(page: Page) -> N
     assert {spec["width"] for spec in page.specs.values()} == {"container"}
 
 
-def test_a_policy_has_one_colour_in_the_table_and_in_all_charts(page: Page) -> None:
-    looks = {look.method: look.colour for look in series(compare(grid())).values()}
+def test_a_policy_has_one_color_in_the_table_and_in_all_charts(page: Page) -> None:
+    looks = {look.method: look.color for look in series(compare(grid())).values()}
     assert len(set(looks.values())) == len(looks) == 4
     swatches = {attributes["fill"] for tag, attributes in page.tags if tag == "circle"}
     assert swatches == set(looks.values())
     scales = re.findall(r'"scale":\{"domain":(\["Full data".*?\]),"range":(\[.*?\])\}', page.scripts[0])
     assert len(scales) > 3
-    for names, colours in scales:
-        assert all(looks[name] == shown for name, shown in zip(json.loads(names), json.loads(colours), strict=True))
+    for names, colors in scales:
+        assert all(looks[name] == shown for name, shown in zip(json.loads(names), json.loads(colors), strict=True))
 
 
 def test_names_cannot_break_out_of_the_page(tmp_path: Path) -> None:

@@ -162,8 +162,8 @@ class Regression:
     def gradients(self, theta: np.ndarray) -> np.ndarray:
         return np.sign(self.x @ theta - self.y)[:, None] * self.x
 
-    def minimise(self, s: int, q: int) -> tuple[np.ndarray, float]:
-        """A minimiser of the surrogate, by full subgradient steps that shrink."""
+    def minimize(self, s: int, q: int) -> tuple[np.ndarray, float]:
+        """A minimizer of the surrogate, by full subgradient steps that shrink."""
         theta = best = np.zeros(3)
         lowest = np.inf
         for step in range(6000):
@@ -190,7 +190,7 @@ class Regression:
 @pytest.mark.parametrize(("s", "q"), [(40, 20), (60, 20), (20, 18)])
 def test_theorem_2_the_measured_gap_is_under_the_bound(s: int, q: int) -> None:
     problem = Regression()
-    best, lowest = problem.minimise(s, q)
+    best, lowest = problem.minimize(s, q)
     distance = float(np.linalg.norm(best))
     for steps in (25, 100, 400):
         size = distance / (problem.lipschitz * sqrt(steps))
@@ -202,7 +202,7 @@ def test_theorem_2_the_measured_gap_is_under_the_bound(s: int, q: int) -> None:
 
 def test_theorem_2_the_gap_of_the_average_falls_like_one_over_the_square_root() -> None:
     problem, s, q = Regression(), 40, 20
-    best, lowest = problem.minimise(s, q)
+    best, lowest = problem.minimize(s, q)
     distance = float(np.linalg.norm(best))
     counts = [32, 128, 512, 2048]
     gaps = []
@@ -251,9 +251,9 @@ def test_theorem_3_what_vanishes_and_what_does_not() -> None:
 
 
 def test_theorem_3_the_inequality_holds_on_this_problem() -> None:
-    """Checked, not proved: the mean loss at the surrogate's minimiser against the bound along a run."""
+    """Checked, not proved: the mean loss at the surrogate's minimizer against the bound along a run."""
     problem, s, q, steps = Regression(), 40, 20, 200
-    best, _ = problem.minimise(s, q)
+    best, _ = problem.minimize(s, q)
     distance = float(np.linalg.norm(best))
     size = distance / sqrt(steps)
     run = problem.run(s, q, steps, size, seed=0)

@@ -8,7 +8,7 @@ from orderdp.coresets.gradient_matching import Glister, GradMatch
 from orderdp.coresets.influence import GeneralizationPruning, Influence
 from orderdp.coresets.proxy import Proxy
 from orderdp.coresets.registry import NAMES, CoresetResult, build, card, config_of, coreset_command, run, summary
-from orderdp.coresets.sources import Arrays, FeatureSource, Labelled, Requirements
+from orderdp.coresets.sources import Arrays, FeatureSource, Labeled, Requirements
 from orderdp.coresets.submodular import Craig, FacilityLocation, GraphCut
 from orderdp.coresets.training_dynamics import EL2N, Forgetting, GraNd, MoSo, PrecomputedScores
 from orderdp.coresets.uncertainty import Cal, DeepFool, Entropy, LeastConfidence, Margin
@@ -35,7 +35,7 @@ __all__ = [
     "Herding",
     "Influence",
     "KCenter",
-    "Labelled",
+    "Labeled",
     "LeastConfidence",
     "Margin",
     "Method",

@@ -114,9 +114,9 @@ class _Cover:
             self._tell_all()
 
     def _tell_all(self) -> None:
-        centres = np.array(self._pending)
+        centers = np.array(self._pending)
         for part in row_blocks(len(self.bounds)):
-            nearest = self._divergence.between(part, centres).min(1)
+            nearest = self._divergence.between(part, centers).min(1)
             np.minimum(self.bounds[part], nearest, out=self.bounds[part])
         self._pending = []
 

@@ -9,7 +9,7 @@ import numpy as np
 from orderdp._validation import is_count
 from orderdp.coresets._math import Gradients, prediction_errors
 from orderdp.coresets.base import Group, Method, Task, Weighted
-from orderdp.coresets.sources import Labelled, Requirements
+from orderdp.coresets.sources import Labeled, Requirements
 from orderdp.errors import ConfigError
 from orderdp.policy import Selection
 
@@ -203,7 +203,7 @@ def _filled(pursuit: OMPResult, count: int) -> Weighted:
 
 
 def follow_validation(
-    gradients: Gradients, validation: Labelled, groups: np.ndarray, counts: np.ndarray, eta: float
+    gradients: Gradients, validation: Labeled, groups: np.ndarray, counts: np.ndarray, eta: float
 ) -> np.ndarray:
     """Positions in the order of selection, ``counts[g]`` of each group g.
 
@@ -273,7 +273,7 @@ class Glister(Method):
         if validation is None:
             size = min(self.validation_size, source.n)
             drawn = np.sort(task.rng("validation").choice(source.n, size, replace=False))
-            validation = Labelled(features[drawn], logits[drawn], labels[drawn])
+            validation = Labeled(features[drawn], logits[drawn], labels[drawn])
         groups = np.full(source.n, len(task.groups))
         for position, group in enumerate(task.groups):
             groups[group.members] = position

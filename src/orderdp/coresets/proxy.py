@@ -29,7 +29,7 @@ from orderdp._torch import GlobalGenerators
 from orderdp._training import TrainState, build_optimizer
 from orderdp._validation import check_batch_size, check_ratio, checked_seed, is_count, suggestion
 from orderdp.checkpoint import load_checkpoint, save_checkpoint
-from orderdp.coresets.sources import Labelled, Requirements, check_finite
+from orderdp.coresets.sources import Labeled, Requirements, check_finite
 from orderdp.errors import ConfigError, DatasetError, StateError
 from orderdp.pruner import checked_labels
 
@@ -777,14 +777,14 @@ class Proxy:
         """Epochs with recordings: after each one."""
         return range(1, self.epochs + 1)
 
-    def validation(self) -> Labelled | None:
+    def validation(self) -> Labeled | None:
         """Features, logits and labels of the validation set; None without one."""
         if self._validation is None:
             return None
         names = self._validation_names()
         if not all(map(self._store.has, names)):
             record(self._models, self._validation, names, self.epochs, 0)
-        return Labelled(self._store.load(names[0]), self._store.load(names[1]), self._validation.labels)
+        return Labeled(self._store.load(names[0]), self._store.load(names[1]), self._validation.labels)
 
     def model(self, epoch: int | None = None, init: int = 0) -> nn.Module:
         """Return the model after `epoch` epochs, in evaluation mode.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Arrays",
     "FeatureSource",
-    "Labelled",
+    "Labeled",
     "Requirements",
     "check_finite",
     "check_label_range",
@@ -67,7 +67,7 @@ class Requirements:
 
 
 @dataclass(frozen=True, eq=False)
-class Labelled:
+class Labeled:
     """Features, logits and labels of a data set, for example of a validation set."""
 
     features: np.ndarray
@@ -117,7 +117,7 @@ class FeatureSource(Protocol):
         """Epochs after which features and logits are available."""
         ...
 
-    def validation(self) -> Labelled | None:
+    def validation(self) -> Labeled | None:
         """Features, logits and labels of a validation set; None without one."""
         ...
 
@@ -218,13 +218,13 @@ def check_label_range(labels: np.ndarray | None, logits: np.ndarray | None, pref
         )
 
 
-def checked_held_out(held_out: Any, own: Mapping[str, np.ndarray | None]) -> Labelled | None:
+def checked_held_out(held_out: Any, own: Mapping[str, np.ndarray | None]) -> Labeled | None:
     """Return a validation set that fits these features and logits, or None; raise otherwise."""
     if held_out is None:
         return None
-    if not isinstance(held_out, Labelled):
+    if not isinstance(held_out, Labeled):
         raise DatasetError(
-            f"held_out must be coresets.Labelled(features, logits, labels), got {type(held_out).__name__}."
+            f"held_out must be coresets.Labeled(features, logits, labels), got {type(held_out).__name__}."
         )
     found = {
         name: checked_numbers(f"held_out.{name}", np.asarray(getattr(held_out, name)), (2,))
@@ -246,7 +246,7 @@ def checked_held_out(held_out: Any, own: Mapping[str, np.ndarray | None]) -> Lab
         raise DatasetError(f"held_out.{error}") from None
     assert labels is not None
     check_label_range(labels, logits, "held_out.")
-    return Labelled(features, logits, labels)
+    return Labeled(features, logits, labels)
 
 
 _KINDS = ("features", "logits", "labels", "correct", "scores")
@@ -276,7 +276,7 @@ class Arrays:
         labels: Any = None,
         correct: Any = None,
         scores: Any = None,
-        held_out: Labelled | None = None,
+        held_out: Labeled | None = None,
     ) -> None:
         self._given: dict[str, np.ndarray | None] = {
             "features": checked_numbers("features", features, (2, 3)),
@@ -373,7 +373,7 @@ class Arrays:
         """One checkpoint: that of the arrays."""
         return [None]
 
-    def validation(self) -> Labelled | None:
+    def validation(self) -> Labeled | None:
         """The given validation set; None without one."""
         return self._held_out
 

@@ -200,18 +200,18 @@ class DeepFool(ScoreMethod):
         return -norms
 
 
-def contrast(features: np.ndarray, logits: np.ndarray, neighbours: int) -> np.ndarray:
+def contrast(features: np.ndarray, logits: np.ndarray, neighbors: int) -> np.ndarray:
     """Mean symmetric KL divergence between each sample's prediction and those of its nearest neighbors.
 
     Neighbors are exact, computed by scikit-learn in blocks. A sample is not its own neighbor.
     """
-    finder = sklearn("neighbors").NearestNeighbors(n_neighbors=neighbours, algorithm="brute").fit(features)
+    finder = sklearn("neighbors").NearestNeighbors(n_neighbors=neighbors, algorithm="brute").fit(features)
     nearest = finder.kneighbors(return_distance=False)
     kl = symmetric_kl(logits)
     total = np.zeros(len(features))
     for column in nearest.T:
         total += kl.own + kl.own[column] - np.einsum("nd,nd->n", kl.left, kl.right[column])
-    return np.asarray(np.maximum(total / neighbours, 0))
+    return np.asarray(np.maximum(total / neighbors, 0))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,15 +219,15 @@ class Cal(ScoreMethod):
     """Keep the largest mean divergences from the nearest neighbors in feature space.
 
     Args:
-        neighbours: Number of neighbors.
+        neighbors: Number of neighbors.
     """
 
-    neighbours: int = 10
+    neighbors: int = 10
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not is_count(self.neighbours):
-            raise ConfigError(f"neighbours must be a whole number, at least 1, got {self.neighbours!r}.")
+        if not is_count(self.neighbors):
+            raise ConfigError(f"neighbors must be a whole number, at least 1, got {self.neighbors!r}.")
 
     @property
     def needs(self) -> Requirements:
@@ -237,6 +237,6 @@ class Cal(ScoreMethod):
     def rate(self, source: FeatureSource, seed: int) -> np.ndarray:
         """Mean divergences."""
         sklearn("neighbors")  # fail before the proxy is trained
-        if self.neighbours >= source.n:
-            raise ConfigError(f"neighbours must be fewer than the {source.n} samples, got {self.neighbours}.")
-        return contrast(source.features(), source.logits(), self.neighbours)
+        if self.neighbors >= source.n:
+            raise ConfigError(f"neighbors must be fewer than the {source.n} samples, got {self.neighbors}.")
+        return contrast(source.features(), source.logits(), self.neighbors)

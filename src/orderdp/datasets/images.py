@@ -287,7 +287,7 @@ def normalize(images: torch.Tensor, mean: Sequence[float], std: Sequence[float])
 class _Normal(NamedTuple):
     """Constants of `normalize`, shaped for images of one kind, so that batches do not build them again."""
 
-    centre: torch.Tensor | None
+    center: torch.Tensor | None
     factor: torch.Tensor
     shift: torch.Tensor | None
 
@@ -302,7 +302,7 @@ class _Normal(NamedTuple):
         return cls(middle.float(), (1 / spread).float(), None)
 
     def __call__(self, images: torch.Tensor) -> torch.Tensor:
-        values = images.float() if self.centre is None else images.float() - self.centre
+        values = images.float() if self.center is None else images.float() - self.center
         values = values.mul_(self.factor)
         return values if self.shift is None else values.add_(self.shift)
 

@@ -180,7 +180,13 @@ OLD_NAMES = {"optimizer": "optimiser"}
 def with_new_names(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a record or checkpoint under their current names."""
     new = {old: name for name, old in OLD_NAMES.items()}
-    return {new.get(name, name): value for name, value in config.items()}
+    renamed = {new.get(name, name): value for name, value in config.items()}
+    parameters = renamed.get("policy_parameters")
+    if isinstance(parameters, Mapping) and "normalise" in parameters:
+        renamed["policy_parameters"] = {
+            "normalize" if key == "normalise" else key: parameters[key] for key in parameters
+        }
+    return renamed
 
 
 def seconds_of(record: dict[str, Any]) -> float:

@@ -30,7 +30,7 @@ class InfoBatch(Policy):
         prune_ratio: Fraction of the samples below the mean that is left out, in [0, 1).
         annealing: Fraction of the epochs after which all data is used at weight 1; None for never.
         target_ratio: Fraction of all samples to leave out, instead of `prune_ratio`.
-        normalise: "kept" takes the mean of the weighted losses over the kept samples, as published; its scale changes
+        normalize: "kept" takes the mean of the weighted losses over the kept samples, as published; its scale changes
             with the number kept. "n" divides by the number of all samples, which is exactly unbiased.
     """
 
@@ -38,7 +38,7 @@ class InfoBatch(Policy):
     _: KW_ONLY
     annealing: float | None = 0.875
     target_ratio: float | None = None
-    normalise: Literal["kept", "n"] = "kept"
+    normalize: Literal["kept", "n"] = "kept"
 
     def __post_init__(self) -> None:
         if (self.prune_ratio is None) == (self.target_ratio is None):
@@ -50,8 +50,8 @@ class InfoBatch(Policy):
         check_ratio("target_ratio", self.target_ratio or 0)
         if self.annealing is not None:
             check_ratio("annealing", self.annealing, one_allowed=True)
-        if self.normalise not in ("kept", "n"):
-            raise ConfigError(f'normalise must be "kept" or "n", got {self.normalise!r}.')
+        if self.normalize not in ("kept", "n"):
+            raise ConfigError(f'normalize must be "kept" or "n", got {self.normalize!r}.')
 
     def size(self, n: int, context: Context) -> int | None:
         """Return `n` in annealed epochs; None otherwise, because it depends on the losses."""
@@ -88,7 +88,7 @@ class InfoBatch(Policy):
         kept = np.ones(context.n, dtype=np.bool_)
         kept[below] = False
         kept[kept_below] = True
-        return _weighted(kept, weights, context, self.normalise == "n")
+        return _weighted(kept, weights, context, self.normalize == "n")
 
     def _left_out(self, n_below: int, n: int) -> int:
         if self.prune_ratio is not None:

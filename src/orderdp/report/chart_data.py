@@ -51,13 +51,13 @@ class Series:
 
     Attributes:
         method: Label without the ratio; it has one color.
-        colour: Color of the method.
+        color: Color of the method.
         ratio: Prune ratio in words; it has one dash pattern. Empty if none was requested.
         dash: Dash pattern of the ratio.
     """
 
     method: str
-    colour: str
+    color: str
     ratio: str
     dash: tuple[int, ...]
 
@@ -70,18 +70,18 @@ def series(rows: Sequence[Row]) -> dict[str, Series]:
     for row in rows:
         method = _RATIO.sub("", row.label) or row.label
         if method not in methods:
-            methods[method] = _colour(row.policy, list(methods.values()))
+            methods[method] = _color(row.policy, list(methods.values()))
         place = 0 if row.prune_ratio is None else ratios.index(row.prune_ratio)
         ratio = "" if row.prune_ratio is None else f"{100 * row.prune_ratio:g} % left out"
         looks[row.label] = Series(method, methods[method], ratio, tuple(_DASHES[place % len(_DASHES)]))
     return looks
 
 
-def _colour(policy: str, taken: list[str]) -> str:
+def _color(policy: str, taken: list[str]) -> str:
     own = _OWN.get(policy)
     if own and own not in taken:
         return own
-    free = [colour for colour in _OTHERS if colour not in taken]
+    free = [color for color in _OTHERS if color not in taken]
     return free[0] if free else _OTHERS[len(taken) % len(_OTHERS)]
 
 

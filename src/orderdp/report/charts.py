@@ -17,7 +17,7 @@ from orderdp.report import chart_data as run_data
 from orderdp.report.chart_data import Numbers, Series, series, words_for
 from orderdp.report.tables import as_title, is_further_test, measure
 
-__all__ = ["Chart", "altair", "charts", "check_ending", "colour", "dashes", "legend", "save", "tip"]
+__all__ = ["Chart", "altair", "charts", "check_ending", "color", "dashes", "legend", "save", "tip"]
 
 
 _KINDS: dict[str, dict[str, Any]] = {".png": {"scale_factor": 2.0}, ".svg": {}, ".html": {"inline": True}}
@@ -51,11 +51,11 @@ def save(chart: Any, path: Path) -> None:
         chart.save(os.fspath(temporary), **_KINDS[kind])
 
 
-def colour(points: Numbers, looks: dict[str, Series]) -> tuple[Any, Any, Any]:
+def color(points: Numbers, looks: dict[str, Series]) -> tuple[Any, Any, Any]:
     """Return the color of each method, and the selection by which a click on the legend dims the other methods."""
     alt = altair()
-    colours = {looks[point["label"]].method: looks[point["label"]].colour for point in points}
-    scale = alt.Scale(domain=list(colours), range=list(colours.values()))
+    colors = {looks[point["label"]].method: looks[point["label"]].color for point in points}
+    scale = alt.Scale(domain=list(colors), range=list(colors.values()))
     pick = alt.selection_point(fields=["method"], bind="legend", toggle="true")
     opacity = alt.condition(pick, alt.value(1.0), alt.value(0.12))
     return alt.Color("method:N", title=None, scale=scale, legend=legend()), pick, opacity
@@ -94,7 +94,7 @@ _HEIGHT_OF_SMALL = 200
 _CROWDED = 12
 
 
-_PART_COLOURS = {
+_PART_COLORS = {
     "training": "#4477aa",
     "selection": "#e0606f",
     "overhead": "#c0a92c",
@@ -209,14 +209,14 @@ def _chart(name: str, title: str, text: str, draw: Any, numbers: run_data.Number
 def _differences(points: run_data.Numbers, looks: dict[str, Series], metric: Metric, margin: float) -> Any:
     """Return a forest plot: an estimate and an interval per row, the margin shaded, full data at 0."""
     alt = altair()
-    colours = {point["label"]: looks[point["label"]].colour for point in points}
-    colour = alt.Color("label:N", legend=None, scale=alt.Scale(domain=list(colours), range=list(colours.values())))
+    colors = {point["label"]: looks[point["label"]].color for point in points}
+    color = alt.Color("label:N", legend=None, scale=alt.Scale(domain=list(colors), range=list(colors.values())))
     unit = "points" if metric.unit == "%" else metric.unit
     x = alt.X("low:Q", title=f"difference to full data{f' ({unit})' if unit else ''}", scale=alt.Scale(padding=12))
-    y = alt.Y("label:N", title=None, sort=list(colours), axis=alt.Axis(labelLimit=200))
+    y = alt.Y("label:N", title=None, sort=list(colors), axis=alt.Axis(labelLimit=200))
     shaded = alt.Chart(alt.Data(values=[{"low": -margin, "high": margin}])).mark_rect(color="#808080", opacity=0.18)
     zero = alt.Chart(alt.Data(values=[{"low": 0.0}])).mark_rule(color="#808080", strokeDash=[5, 4])
-    base = alt.Chart(alt.Data(values=points), height=26 * len(points)).encode(y=y, color=colour)
+    base = alt.Chart(alt.Data(values=points), height=26 * len(points)).encode(y=y, color=color)
     tooltip = [tip("label:N", "method"), tip("y:Q", "difference", f"+.{metric.digits}f")]
     tooltip += [tip("interval:N", "95 % interval"), tip("word:N", "verdict")]
     return alt.layer(
@@ -229,7 +229,7 @@ def _differences(points: run_data.Numbers, looks: dict[str, Series], metric: Met
 
 def _final(points: run_data.Numbers, looks: dict[str, Series], metric: str) -> Any:
     alt = altair()
-    by_method, pick, opacity = colour(points, looks)
+    by_method, pick, opacity = color(points, looks)
     x = alt.X("x:Q", title="samples really left out (%)", scale=alt.Scale(nice=False, padding=15))
     y = alt.Y("y:Q", title=metric, scale=alt.Scale(zero=False, padding=12))
     tooltip = [tip("label:N", "method"), tip("y:Q", metric, ".4~g"), tip("x:Q", "left out (%)", ".1f")]
@@ -294,7 +294,7 @@ def _layered(below: list[Any], layers: list[Any], pick: Any, height: int) -> Any
 def _curves(points: run_data.Numbers, looks: dict[str, Series], x: Any, y: Any) -> tuple[Any, Any, Any, Any]:
     """Return lines, dots with tooltips, the base chart of both, and the selection of a method."""
     alt = altair()
-    by_method, pick, opacity = colour(points, looks)
+    by_method, pick, opacity = color(points, looks)
     base = alt.Chart(alt.Data(values=points)).encode(x=x, color=by_method, detail="label:N", opacity=opacity)
     tooltip = [tip("label:N", "method"), tip("epoch:Q", "epoch"), tip("y:Q", "value", ".4~g")]
     tooltip += [tip("time:N", "time so far"), tip("seeds:Q", "seeds")]
@@ -319,8 +319,8 @@ def _from_first_quarter(points: run_data.Numbers) -> Any:
 
 def _cost(points: run_data.Numbers, looks: dict[str, Series]) -> Any:
     alt = altair()
-    parts = [part for part in _PART_COLOURS if any(point["part"] == part for point in points)]
-    scale = alt.Scale(domain=parts, range=[_PART_COLOURS[part] for part in parts])
+    parts = [part for part in _PART_COLORS if any(point["part"] == part for point in points)]
+    scale = alt.Scale(domain=parts, range=[_PART_COLORS[part] for part in parts])
     labels = list(dict.fromkeys(point["label"] for point in points))
     unit, name = run_data.time_unit(point["seconds"] for point in points)
     values = [{**point, "spent": round(point["seconds"] / unit, 4)} for point in points]
@@ -336,7 +336,7 @@ def _cost(points: run_data.Numbers, looks: dict[str, Series]) -> Any:
 
 def _usage(points: run_data.Numbers, looks: dict[str, Series]) -> Any:
     alt = altair()
-    by_method, pick, opacity = colour(points, looks)
+    by_method, pick, opacity = color(points, looks)
     base = alt.Chart(alt.Data(values=points)).encode(
         x=alt.X("x:Q", title="times trained on", axis=alt.Axis(tickMinStep=1), scale=alt.Scale(nice=False)),
         y=alt.Y("y:Q", title="share of the samples (%)"),

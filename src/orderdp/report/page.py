@@ -104,7 +104,7 @@ def _task(rows: list[Row], by_task: list[list[Row]], prefix: str, specs: dict[st
         "headline": headline(rows),
         "caption": caption(rows),
         "columns": shown,
-        "rows": [{"colour": looks[row.label].colour, "cells": [column.cell(row) for column in shown]} for row in rows],
+        "rows": [{"color": looks[row.label].color, "cells": [column.cell(row) for column in shown]} for row in rows],
         "troubled": counted_out(rows),
         "charts": [_figure(chart, prefix, specs) for chart in charts(rows, width="container")],
     }

@@ -1,6 +1,6 @@
 "use strict";
 
-// Charts, in the colours of the day or the night.
+// Charts, in the colors of the day or the night.
 const night = matchMedia("(prefers-color-scheme: dark)");
 const narrow = matchMedia("(max-width: 700px)");
 const specs = JSON.parse(document.getElementById("specs").textContent);
