@@ -18,6 +18,7 @@ from orderdp._draw import key64
 from orderdp._epochs import checked_group, find_group
 from orderdp._validation import checked_epochs, checked_seed, is_count
 from orderdp._warnings import warn, warn_nonfinite
+from orderdp.checkpoint import with_current_keys
 from orderdp.errors import ConfigError, DatasetError, NoFeedbackWarning, StateError, UnsyncedStateWarning
 from orderdp.policies.wrappers import refuse_budget
 from orderdp.policy import Context, Policy, describe, nominal_ratio
@@ -193,6 +194,7 @@ class KeyState(NamedTuple):
     @classmethod
     def read(cls, state: Any, policy: str) -> KeyState:
         """Build from `state`, after checking it, for a filter with this policy."""
+        state = with_current_keys(state)
         _check_origin(state, policy)
         try:
             return cls(
