@@ -293,13 +293,6 @@ def test_every_stored_state_is_read(written: dict[str, Any]) -> None:
     assert set(written) == set(CASES)
 
 
-def test_a_parameter_that_was_spelled_otherwise_is_the_same_policy() -> None:
-    state = orderdp.Pruner(policies.InfoBatch(0.5, normalize="n"), N).state_dict()
-    assert "normalize=" in state["policy"]
-    state["policy"] = state["policy"].replace("normalize=", "normalise=")
-    orderdp.Pruner(policies.InfoBatch(0.5, normalize="n"), N).load_state_dict(state)
-
-
 if __name__ == "__main__":
     lines = []
     for title, case in CASES.items():
