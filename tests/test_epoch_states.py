@@ -16,6 +16,7 @@ from orderdp import Budget, OrderDP, Pruner, _epochs
 from orderdp._epochs import TRANSITIONS, EpochManager, EpochState
 from orderdp.errors import ConfigError, GroupError, StateError
 from orderdp.policies import DynamicRandom, Unlearned
+from orderdp.samplers import EpochRequest
 from tests.ranks import MemoryRank, all_fine, in_threads
 
 CLOSED, OPEN, EXHAUSTED, TRAINING, SPENT = EpochState
@@ -268,7 +269,7 @@ def test_a_rank_that_stands_elsewhere_is_refused_and_its_state_stays(made: set[T
 
 def test_is_it_over_is_answered_by_the_state() -> None:
     pruner = Pruner(OrderDP(0.4), N)
-    manager, request = pruner._manager, _epochs.EpochRequest()
+    manager, request = pruner._manager, EpochRequest()
     assert not manager.is_over(request)
     samples = iter(pruner.sampler)
     assert not manager.is_over(request)

@@ -1,4 +1,4 @@
-"""Samplers for a DataLoader. They yield the samples of the pruner's current epoch and decide nothing.
+"""Samplers for a DataLoader, and the orders that they iterate over. They decide nothing.
 
 A sampler asks the epoch manager for an epoch, with an `EpochRequest` that says what it needs, and iterates over the
 answer. It asks in ``__iter__`` and not at the first ``next``, because some frameworks ask for the length in between.
@@ -8,22 +8,431 @@ batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sized
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sized
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, NoReturn, Protocol
 
+import numpy as np
 import torch
 from torch.utils.data import BatchSampler, Sampler
 from torch.utils.data.distributed import DistributedSampler
 
-from orderdp._epochs import EpochRequest
 from orderdp._planning import batches_in
 from orderdp._validation import check_batch_size
-from orderdp.errors import ConfigError, StateError
+from orderdp.errors import ConfigError, DatasetError, StateError
+from orderdp.policy import Context, Policy, Selection, StepwisePolicy
+from orderdp.score_table import ScoreTable
 
 if TYPE_CHECKING:
-    from orderdp._epochs import EpochManager, OpenEpoch
+    from orderdp._epochs import EpochManager
 
-__all__ = ["BatchIterator", "FilteredSampler", "PrunedBatchSampler", "PrunedSampler", "SampleIterator"]
+__all__ = [
+    "BatchIterator",
+    "EpochOrder",
+    "EpochRequest",
+    "FilteredSampler",
+    "OpenEpoch",
+    "Order",
+    "PerBatchOrder",
+    "PrunedBatchSampler",
+    "PrunedSampler",
+    "RankShard",
+    "SampleIterator",
+    "restore_order",
+    "restore_selection",
+    "selection_state",
+]
+
+
+# -- what a sampler asks for, and gets -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EpochRequest:
+    """What a sampler asks an epoch manager for.
+
+    Attributes:
+        order: Equal for samplers that visit an epoch in the same order.
+        batch_size: Samples per batch; None if unknown, or for single samples.
+        drop_last: Whether a smaller last batch is dropped.
+        cut: Batch size and `drop_last`, if the epoch is cut into batches by them; None for single samples, and if
+            `inner` makes the batches.
+        inner: The sampler whose order the epoch keeps; None for the order of the selection.
+        dataset: The data set whose length is checked; None for no check.
+    """
+
+    order: Hashable = "as selected"
+    batch_size: int | None = None
+    drop_last: bool = False
+    cut: tuple[int, bool] | None = None
+    inner: Iterable[Any] | None = None
+    dataset: Sized | None = None
+
+
+class OpenEpoch(NamedTuple):
+    """An open epoch: its order, its number, its start and end positions, and the shard of this rank.
+
+    The shard is None if one process gets the whole epoch. Positions always count samples of the whole epoch.
+    """
+
+    order: Order
+    number: int
+    start: int
+    end: int
+    shard: RankShard | None = None
+
+
+class Order(Protocol):
+    """The samples of one epoch, batch by batch.
+
+    Attributes:
+        arrangement: What the order was made for. A request for another arrangement makes a new order. None for an order
+            from a checkpoint, which every sampler accepts.
+        per_rank: Whether it holds the samples of this rank alone; otherwise those of all ranks.
+    """
+
+    @property
+    def arrangement(self) -> Hashable | None:
+        """What the order was made for."""
+        ...
+
+    @property
+    def per_rank(self) -> bool:
+        """Whether it holds the samples of this rank alone."""
+        ...
+
+    def __len__(self) -> int:
+        """Number of samples in the whole epoch."""
+        ...
+
+    def batch(self, position: int, batch_size: int) -> list[int]:
+        """Return the batch that starts at `position`; empty at the end of the epoch."""
+        ...
+
+    def samples(self, start: int, stop: int) -> np.ndarray:
+        """Return the samples between two positions, as far as the epoch goes."""
+        ...
+
+    def end(self, start: int, batch_size: int, drop_last: bool) -> int:
+        """Return the position at which batches from `start` on end."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return tensors and numbers from which the epoch can be restored."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class EpochOrder:
+    """An epoch whose order is known from the start.
+
+    Attributes:
+        order: The samples in visiting order.
+        cuts: Where batches end, if a batch sampler made them; None cuts by size.
+        arrangement: What the order was made for.
+    """
+
+    order: np.ndarray
+    cuts: np.ndarray | None = None
+    arrangement: Hashable | None = None
+    per_rank: ClassVar[bool] = False
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def batch(self, position: int, batch_size: int) -> list[int]:
+        """Return the batch that starts at `position`; empty at the end of the epoch."""
+        stop = position + batch_size
+        if self.cuts is not None:
+            later = self.cuts[np.searchsorted(self.cuts, position, side="right") :]
+            stop = int(later[0]) if len(later) else position
+        indices: list[int] = self.order[position:stop].tolist()
+        return indices
+
+    def samples(self, start: int, stop: int) -> np.ndarray:
+        """Return the samples between two positions."""
+        return self.order[start:stop]
+
+    def end(self, start: int, batch_size: int, drop_last: bool) -> int:
+        """Return the position at which batches from `start` on end."""
+        if drop_last and self.cuts is None:
+            return start + (len(self.order) - start) // batch_size * batch_size
+        return len(self.order)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the order and the cuts."""
+        return {
+            "kind": "fixed",
+            "order": torch.tensor(self.order),
+            "cuts": None if self.cuts is None else torch.tensor(self.cuts),
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any], n: int) -> EpochOrder:
+        """Restore the epoch from `state`, checked against the number of samples."""
+        order = _indices(state["order"], n)
+        cuts = state["cuts"]
+        if cuts is not None:
+            cuts = _indices(cuts, len(order) + 1)
+            if not (len(cuts) and cuts[0] > 0 and cuts[-1] == len(order) and (np.diff(cuts) > 0).all()):
+                raise StateError(
+                    f"the checkpoint's batches must end one after the other, the last one after {len(order)} samples. "
+                    "Use another checkpoint."
+                )
+        return cls(order, cuts)
+
+    @classmethod
+    def filtered(cls, request: EpochRequest, selection: Selection, n: int) -> EpochOrder:
+        """Return the selected samples in the order of another sampler, which is read to its end.
+
+        Args:
+            request: Names the sampler, and says whether its batches stay as they are.
+            selection: The samples that are kept.
+            n: Number of samples.
+        """
+        assert request.inner is not None
+        selected = np.zeros(n, dtype=np.bool_)
+        selected[selection.indices] = True
+        order, cuts = _read(request.inner, n)
+        kept = selected[order]
+        if cuts is not None:
+            ends = np.concatenate(([0], np.cumsum(kept)))[cuts]
+            cuts = None if request.cut is not None else np.unique(ends[ends > 0])
+        if not kept.any():
+            raise ConfigError(
+                f"the sampler gave {len(order)} indices, and none of them is among the {len(selection)} samples "
+                "that were selected. Pass a sampler over the whole data set."
+            )
+        return cls(order[kept], cuts, request.order)
+
+
+# A sampler that yields more than this many times the data set is treated as endless.
+_ENDLESS = 64
+
+
+def _read(sampler: Iterable[Any], n: int) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return all indices of a sampler and, if it yields batches, where each batch ends."""
+    given = list(islice(sampler, _ENDLESS * n + 1))
+    if len(given) > _ENDLESS * n:
+        raise ConfigError(
+            f"the sampler must come to an end; it gave more than {_ENDLESS} times the {n} samples of the data set. "
+            "Pass one that ends with the epoch."
+        )
+    cuts = None
+    if given and np.ndim(given[0]) > 0:
+        cuts = np.cumsum([len(batch) for batch in given])
+        given = list(chain.from_iterable(given))
+    order = np.fromiter((int(index) for index in given), dtype=np.int64, count=len(given))
+    if len(order) and not (order.min() >= 0 and order.max() < n):
+        raise DatasetError(
+            f"the sampler must give indices below {n}, the length of the data set; it gave "
+            f"{int(order.min())} to {int(order.max())}. Pass a sampler over the same data set."
+        )
+    return order, cuts
+
+
+class PerBatchOrder:
+    """An epoch in which every step selects its own samples when it starts, from its own part of the candidates.
+
+    The candidates are divided among the steps in proportion to their sizes, so no sample repeats and the epoch trains
+    on exactly `q` samples. A selection is final: a prefetching loader, a second iterator and a resumed run get the same
+    batch.
+
+    Args:
+        policy: Selects the samples of a step.
+        table: Holds the scores.
+        context: The epoch's context.
+        q: Number of samples the epoch trains on.
+        batch_size: Samples per step.
+        drop_last: Whether to drop a last, smaller step.
+    """
+
+    per_rank = False
+
+    def __init__(
+        self, policy: StepwisePolicy, table: ScoreTable, context: Context, q: int, batch_size: int, drop_last: bool
+    ) -> None:
+        self._policy = policy
+        self._table = table
+        self._context = context
+        self._batch_size = batch_size
+        self._total = q // batch_size * batch_size if drop_last else q
+        self._candidates = policy.candidates(context)
+        self._selected = np.empty(self._total, dtype=np.int64)
+        self._n_selected = 0
+        self._frozen: np.ndarray | None = None
+        self.arrangement: Hashable | None = (batch_size, drop_last)
+
+    def __len__(self) -> int:
+        return self._total
+
+    def batch(self, position: int, batch_size: int) -> list[int]:
+        """Return the batch that starts at `position`; empty at the end of the epoch."""
+        indices: list[int] = self.samples(position, position + batch_size).tolist()
+        return indices
+
+    def samples(self, start: int, stop: int) -> np.ndarray:
+        """Return the samples between two positions; select those that are not selected yet."""
+        stop = min(stop, self._total)
+        while self._n_selected < stop:
+            self._select_step()
+        return self._selected[start:stop]
+
+    def freeze(self, scores: np.ndarray) -> None:
+        """Use these scores for all later selections.
+
+        Ranks that select the same batches need the same scores. Little is lost: the score of a candidate does not
+        change before its step, unless `Pruner.observe` writes it.
+        """
+        if self._frozen is None:
+            self._frozen = scores
+
+    def end(self, start: int, batch_size: int, drop_last: bool) -> int:
+        """Return the position at which batches from `start` on end."""
+        if batch_size != self._batch_size:
+            raise StateError(
+                f'an epoch begun with every="batch" and batches of {self._batch_size} cannot go on with batches of '
+                f"{batch_size}. Resume with batch_size={self._batch_size}."
+            )
+        return self._total
+
+    def _select_step(self) -> None:
+        start, stop = self._n_selected, min(self._n_selected + self._batch_size, self._total)
+        s = len(self._candidates)
+        part = self._candidates[start * s // self._total : stop * s // self._total]
+        scores = self._table.scores_of(part) if self._frozen is None else self._frozen[part]
+        self._selected[start:stop] = self._policy.select_from(part, scores, stop - start, self._context)
+        self._n_selected = stop
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the candidates and the samples selected from them so far."""
+        return {
+            "kind": "stepwise",
+            "candidates": torch.tensor(self._candidates),
+            "chosen": torch.tensor(self._selected[: self._n_selected]),
+            "batch_size": self._batch_size,
+            "total": self._total,
+        }
+
+    @classmethod
+    def from_state(
+        cls, state: Mapping[str, Any], policy: StepwisePolicy, table: ScoreTable, context: Context
+    ) -> PerBatchOrder:
+        """Restore the epoch from `state`."""
+        epoch = cls.__new__(cls)
+        epoch._policy, epoch._table, epoch._context = policy, table, context
+        epoch._batch_size, epoch._total = int(state["batch_size"]), int(state["total"])
+        epoch._candidates = _indices(state["candidates"], context.n)
+        chosen = _indices(state["chosen"], context.n)
+        if not len(chosen) <= epoch._total <= len(epoch._candidates):
+            raise StateError(
+                f"the checkpoint's epoch must have chosen at most {epoch._total} of its candidates, got "
+                f"{len(chosen)} of {len(epoch._candidates)}. Use another checkpoint."
+            )
+        epoch._selected = np.empty(epoch._total, dtype=np.int64)
+        epoch._selected[: len(chosen)] = chosen
+        epoch._n_selected = len(chosen)
+        epoch._frozen = None
+        epoch.arrangement = None
+        return epoch
+
+
+def restore_order(state: Mapping[str, Any] | None, policy: Policy, table: ScoreTable, context: Context) -> Order | None:
+    """Restore the epoch from `state`; None if no epoch was open."""
+    if state is None:
+        return None
+    if state["kind"] == "stepwise" and isinstance(policy, StepwisePolicy):
+        return PerBatchOrder.from_state(state, policy, table, context)
+    return EpochOrder.from_state(state, context.n)
+
+
+def selection_state(selection: Selection) -> dict[str, Any]:
+    """Return tensors from which a selection can be restored."""
+    weights = selection.weights
+    return {
+        "indices": torch.tensor(selection.indices),
+        "weights": None if weights is None else torch.tensor(weights),
+    }
+
+
+def restore_selection(state: Mapping[str, Any] | None, n: int) -> Selection | None:
+    """Restore the selection from `state`; None if there was none."""
+    if state is None:
+        return None
+    weights = state["weights"]
+    return Selection(_indices(state["indices"], n), None if weights is None else weights.cpu().numpy().copy())
+
+
+def _indices(values: Any, n: int) -> np.ndarray:
+    """Convert indices from a checkpoint to an int64 array; check that every value is in [0, n)."""
+    fits = isinstance(values, torch.Tensor) and values.dtype == torch.int64 and values.ndim == 1
+    if not fits or (len(values) and not (int(values.min()) >= 0 and int(values.max()) < n)):
+        raise StateError(
+            f"the checkpoint's draw must hold int64 indices below {n}, got something else. "
+            "Use a checkpoint of this data set that was written to its end."
+        )
+    indices: np.ndarray = values.cpu().numpy().copy()
+    return indices
+
+
+@dataclass(frozen=True)
+class RankShard:
+    """Shard of a rank: rank r of w gets positions r, r + w, r + 2w, ... counted from the current position.
+
+    Positions are those of the whole order. One step of all ranks with batches of B advances the epoch by B * w, so the
+    consumed part is always a prefix, and another number of ranks can resume from it.
+
+    All ranks get the same number of samples, because a rank with one more batch would wait forever for the gradients of
+    the others. So at most w - 1 samples at the end of the (shuffled) epoch are left out or, with `pad`, up to w - 1 of
+    its first samples are repeated.
+
+    >>> order = EpochOrder(np.array([10, 11, 12, 13, 14, 15, 16]))
+    >>> [RankShard(rank, 2).batch(order, 0, 2) for rank in (0, 1)]
+    [[10, 12], [11, 13]]
+    >>> [RankShard(rank, 2).batch(order, 4, 2) for rank in (0, 1)]
+    [[14], [15]]
+    >>> [RankShard(rank, 2, pad=True).batch(order, 4, 2) for rank in (0, 1)]
+    [[14, 16], [15, 10]]
+
+    Attributes:
+        rank: The rank.
+        world: Number of ranks.
+        pad: Whether to repeat samples instead of leaving some out.
+    """
+
+    rank: int
+    world: int
+    pad: bool = False
+
+    def size(self, samples: int) -> int:
+        """Number of samples that each rank gets of `samples`."""
+        return -(-samples // self.world) if self.pad else samples // self.world
+
+    def batch(self, order: Order, position: int, batch_size: int) -> list[int]:
+        """Return this rank's part of the step that starts at `position`."""
+        if order.per_rank:
+            return order.batch(position, batch_size)
+        step = order.samples(position, position + batch_size * self.world)
+        spare = len(step) % self.world
+        if spare and self.pad:
+            missing = self.world - spare
+            step = np.concatenate((step, np.resize(order.samples(0, missing), missing)))
+        elif spare:
+            step = step[:-spare]
+        mine: list[int] = step[self.rank :: self.world].tolist()
+        return mine
+
+    def end(self, order: Order, start: int, batch_size: int, drop_last: bool) -> int:
+        """Position at which this rank's batches from `start` on end; beyond the epoch's length if it pads."""
+        left = order.end(start, batch_size * self.world, drop_last=False) - start
+        each = self.size(max(0, left))
+        if drop_last:
+            each -= each % batch_size
+        return start + each * self.world
+
+
+# -- iterators and samplers ----------------------------------------------------------------------------------------
 
 
 # Number of indices that the plain sampler converts to Python ints at a time.

@@ -30,8 +30,9 @@ from orderdp.errors import ConfigError, GroupError, StateError
 from orderdp.policy import Context, Policy, describe, size_bounds, total_samples
 
 if TYPE_CHECKING:
-    from orderdp._epochs import DistributedOptions, Order
+    from orderdp._epochs import DistributedOptions
     from orderdp.distributed.collectives import Exchange
+    from orderdp.samplers import Order
 
 __all__ = [
     "WINDOW",
