@@ -179,7 +179,7 @@ def test_what_is_no_sampler_over_this_data_is_refused() -> None:
 
 
 def test_what_can_be_gone_through_once_is_refused() -> None:
-    with pytest.raises(ConfigError, match="a generator can be gone through once"):
+    with pytest.raises(ConfigError, match="a generator can be iterated once"):
         Pruner(OrderDP(0.4), 10).filter(i for i in range(10))
 
 

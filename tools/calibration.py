@@ -1,6 +1,6 @@
 """How often each word of a verdict comes out, by simulation: a comparison of which the truth is known, many times.
 
-    python -m tools.calibration            # prints the table of docs/guides/report.md; some minutes
+    python -m tools.calibration            # prints the table of docs/guides/compare.md; some minutes
     python -m tools.calibration --trials 200
 
 Each comparison has full data and five methods whose true differences to full data are 0, -0.25, -0.5, -1 and +0.75

@@ -611,8 +611,8 @@ class FilteredSampler(Sampler[Any]):
         _refuse_sharded(inner)
         if isinstance(inner, Iterator):
             raise ConfigError(
-                f"filter needs a sampler that can be gone through in every epoch, a {type(inner).__name__} can be gone "
-                "through once. Pass a sampler, a batch sampler or a list."
+                f"filter needs a sampler that can be iterated in every epoch, a {type(inner).__name__} can be iterated "
+                "once. Pass a sampler, a batch sampler or a list."
             )
         if manager.every_batch:
             raise ConfigError(

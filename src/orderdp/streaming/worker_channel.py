@@ -49,7 +49,7 @@ def check_nothing_is_skipped(loader: Any) -> None:
     if state.get("_steps_since_snapshot"):
         raise StateError(
             f"the state of this {type(loader).__name__} is {state['_steps_since_snapshot']} batches old, and it would "
-            "skip as many that nobody has trained on. Make it with snapshot_every_n_steps=1, or do not load its state; "
+            "skip as many that were not trained on. Make it with snapshot_every_n_steps=1, or do not load its state; "
             "the filter's is enough."
         )
 
