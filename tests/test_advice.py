@@ -204,7 +204,7 @@ def test_where_few_are_learned_it_says_so_and_suggests_nothing(learned: int) -> 
 def test_where_nothing_was_seen_it_says_only_that() -> None:
     for source in (Pruner(OrderDP(0.4), 1000), np.full(1000, np.inf)):
         advice = advise(source)
-        assert told(advice) == "None of the 1,000 samples has a loss yet. Train for an epoch, then ask again."
+        assert told(advice) == "None of the 1,000 samples has a loss yet. Train for one epoch first."
         assert (advice.seen, advice.learned, advice.saving, advice.gradient_bound) == (0, 0.0, 0.0, 0.0)
         assert (advice.age, advice.quantiles) == (None, ())
 
@@ -306,8 +306,8 @@ def test_averages_are_not_taken_for_last_losses() -> None:
         (np.array([0.1, np.nan]), {}, "got 1 of 2 that is NaN"),
         (np.array(["a"]), {}, "must be numbers"),
         (np.array([True, False]), {}, "must be numbers"),
-        ("losses.npy", {}, "a Pruner, or one loss for each sample.*got str"),
-        (None, {}, "a Pruner, or one loss for each sample.*got NoneType"),
+        ("losses.npy", {}, "a Pruner, or an array with one loss for each sample.*got str"),
+        (None, {}, "a Pruner, or an array with one loss for each sample.*got NoneType"),
         (np.array([0.1, -0.5]), {}, "cross-entropy is never below 0.*-0.5.*LossBelow"),
         (np.array([0.1, 2.0]), {"learned": Probability(0.9, floor=0.5)}, "never below 0.5.*0.1"),
         (np.ones(3), {"learned": 90}, "must be in \\(0, 1\\), got 90"),
@@ -450,14 +450,14 @@ def test_records_without_shares_say_what_to_do(tmp_path: Path, capsys: pytest.Ca
 def test_what_needs_losses_is_refused_of_records(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     write(tmp_path, [full(90.0)], learned=0.4)
     for options in (("--learned", "0.8"), ("--label-smoothing", "0.1", "--classes", "10")):
-        assert "records hold shares, not losses" in complaint(capsys, tmp_path, *options)
+        assert "records hold fractions, not losses" in complaint(capsys, tmp_path, *options)
 
 
 def test_a_path_that_holds_no_losses_is_refused_with_words(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     assert "there is no file or folder" in complaint(capsys, tmp_path / "nowhere.pt")
     assert "no records in" in complaint(capsys, tmp_path)
     (tmp_path / "junk.pt").write_bytes(b"junk")
-    assert "no checkpoint that can be read" in complaint(capsys, tmp_path / "junk.pt")
+    assert "is not a readable checkpoint" in complaint(capsys, tmp_path / "junk.pt")
     (tmp_path / "junk.npy").write_bytes(b"junk")
     assert "cannot be read" in complaint(capsys, tmp_path / "junk.npy")
     np.save(tmp_path / "objects.npy", np.array([{}], dtype=object))

@@ -231,7 +231,7 @@ def test_leaving_an_epoch_early_ends_it() -> None:
 def test_a_loop_without_feedback_ends_with_an_error_and_not_never() -> None:
     pruner = Pruner(OrderDP(0.5), 20, epochs=3)
     passes = (list(pruner.batch_sampler(5)) for _ in pruner.remaining_epochs())
-    with pytest.raises(StateError, match=r"no loss came back.*pruner\.update"):
+    with pytest.raises(StateError, match=r"received no losses.*pruner\.update"):
         list(passes)
 
 
@@ -246,7 +246,7 @@ def test_a_policy_without_feedback_needs_none_in_such_a_loop() -> None:
 def test_without_a_number_of_epochs_nothing_is_done() -> None:
     pruner = Pruner(OrderDP(0.5), 20)
     for ask in (lambda: pruner.done, lambda: next(pruner.remaining_epochs())):
-        with pytest.raises(ConfigError, match=r"Give Pruner\(\.\.\., epochs=\.\.\.\)"):
+        with pytest.raises(ConfigError, match=r"Use Pruner\(\.\.\., epochs=\.\.\.\)"):
             ask()
 
 

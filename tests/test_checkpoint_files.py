@@ -102,7 +102,7 @@ def test_a_full_disk_is_said_and_the_old_file_stands(tmp_path: Path, monkeypatch
     assert "the disk is full" in said
     assert "needs about 4.0 MiB" in said
     assert "has 3.0 MiB free" in said
-    assert "The checkpoint that was there before is unchanged." in said
+    assert "The previous checkpoint is unchanged." in said
     assert orderdp.load_checkpoint(path) == {"epoch": 1}
     assert list(tmp_path.iterdir()) == [path]
 

@@ -260,7 +260,7 @@ def test_a_rank_that_stands_elsewhere_is_refused_and_its_state_stays(made: set[T
         batches = iter(pruner.batch_sampler(2))
         if group.rank == 0:
             pruner.update(torch.tensor(next(batches)), torch.rand(2))
-        with pytest.raises(GroupError, match="must stand at the same place"):
+        with pytest.raises(GroupError, match="must be at the same step"):
             pruner.sync()
         return pruner._manager.state
 

@@ -369,7 +369,7 @@ def test_pruning_nothing_trains_bit_for_bit_as_the_plain_loop_does_with_the_same
         ({"sampler": [1, 2]}, "takes no sampler"),
         ({"batch_sampler": [[1, 2]]}, "takes no batch_sampler"),
         ({"shuffle": False}, "always shuffled"),
-        ({"in_order": False}, "in the order in which they are drawn"),
+        ({"in_order": False}, "in the order in which they are selected"),
         ({"batch_size": 0}, "batch_size must be"),
         ({"batch_size": None}, "batch_size must be"),
         ({"batch_size": 2.0}, "batch_size must be"),
@@ -424,7 +424,7 @@ def test_a_data_set_that_has_changed_its_length_is_noticed() -> None:
     pruner = Pruner(OrderDP(0.4), items)
     loader = pruner.loader(items, batch_size=2)
     items.append(10)
-    with pytest.raises(DatasetError, match="must have the 10 samples the pruner was made for, it has 11"):
+    with pytest.raises(DatasetError, match="must have the 10 samples the pruner was created for, it has 11"):
         iter(loader)
     with pytest.raises(DatasetError, match="it has 11"):
         pruner.loader(items, batch_size=2)

@@ -83,7 +83,7 @@ def test_wrong_names_and_parameters_suggest_the_right_ones(registry: Registry[An
         registry.build(name, nonsense=1)
     with pytest.raises(ConfigError, match=f"a {registry.kind} must be a name, or a name and parameters"):
         registry.from_config({"prune_ratio": 0.5})
-    with pytest.raises(ConfigError, match=f"object is no {registry.kind} with a name; there are .*{name}"):
+    with pytest.raises(ConfigError, match=f"object is not a registered {registry.kind}; there are .*{name}"):
         registry.config(object())
 
 
@@ -153,9 +153,9 @@ def test_a_rule_or_schedule_without_a_name_has_no_config() -> None:
         def ratio(self, epoch: int, epochs: int | None) -> float:
             return 0.5
 
-    with pytest.raises(ConfigError, match="Own is no rule with a name; there are top, bottom"):
+    with pytest.raises(ConfigError, match="Own is not a registered rule; there are top, bottom"):
         policies.config_of(OrderDP(0.5, select=Own()))
-    with pytest.raises(ConfigError, match="Flat is no schedule with a name"):
+    with pytest.raises(ConfigError, match="Flat is not a registered schedule"):
         policies.config_of(Scheduled(OrderDP(0.5), Flat()))
     with pytest.raises(ConfigError, match=r"schedule must be a schedule of orderdp\.policies, got float"):
         Scheduled(OrderDP(0.5), 0.5)  # type: ignore[arg-type]

@@ -266,8 +266,8 @@ def checked_group(process_group: Any) -> Any:
     outsider = distributed.is_available() and process_group is distributed.GroupMember.NON_GROUP_MEMBER
     if outsider:
         raise ConfigError(
-            "process_group must be a group that this process belongs to, and it does not. "
-            "Give each process the data-parallel group it is in."
+            "process_group must be a group that contains this process, got one that does not. Pass each process its "
+            "own data-parallel group."
         )
     raise ConfigError(
         f"process_group must be a torch.distributed process group or None, got {type(process_group).__name__}. "
@@ -293,8 +293,8 @@ def check_length(dataset: Sized, n: int) -> None:
     """Raise if the length of the data set has changed."""
     if len(dataset) != n:
         raise DatasetError(
-            f"the data set must have the {n} samples the pruner was made for, it has {len(dataset)}. "
-            "Make a new Pruner for it, or pass the data set the Pruner was made with."
+            f"the data set must have the {n} samples the pruner was created for, it has {len(dataset)}. Pass the same "
+            "data set, or create a new Pruner for this one."
         )
 
 
@@ -529,8 +529,8 @@ class EpochManager:
             if progress.passes >= 2:
                 self._warn_once(
                     NoFeedbackWarning,
-                    "an epoch was used up and no loss came back, so the same samples are served again. Call "
-                    "loss = pruner.update(index, losses) in every step.",
+                    "an epoch ended and update() received no losses, so the same samples are served again. Call loss "
+                    "= pruner.update(index, losses) in every step.",
                 )
         if not progress.trained:
             return False
@@ -563,9 +563,9 @@ class EpochManager:
             return order.end(start, batch_size, drop_last)
         if inner is not None and getattr(order, "cuts", None) is not None:
             raise ConfigError(
-                "batches that were filtered as they are differ in size and cannot be dealt out evenly to several "
-                "processes. Use pruner.filter(batch_sampler, repack=True), or Pruner(..., shard=False) where a "
-                "framework deals out the batches."
+                "filtered batches differ in size and cannot be split evenly between processes. Use "
+                "pruner.filter(batch_sampler, repack=True), or Pruner(..., shard=False) if a framework shards the "
+                "batches."
             )
         return shard.end(order, start, batch_size, drop_last)
 
@@ -579,7 +579,7 @@ class EpochManager:
             if 1 < fewest < step:  # 1 is the default of policies without bounds
                 raise ConfigError(
                     f"under {describe(self._policy)} an epoch may have {fewest} samples, fewer than the {step} of a "
-                    "step, and smaller steps are left out. Choose a smaller batch_size, refresh more, or set "
+                    "step, and incomplete steps are dropped. Choose a smaller batch_size, refresh more, or set "
                     "drop_last=False."
                 )
         self.state = SPENT if self.done else CLOSED
@@ -610,8 +610,8 @@ class EpochManager:
     def _per_batch_order(self, request: EpochRequest) -> Order:
         if request.cut is None:
             raise ConfigError(
-                'every="batch" chooses batch by batch, so it must know the batches; a sampler of single indices '
-                "does not. Use pruner.loader(...) or pruner.batch_sampler(...)."
+                'every="batch" selects batch by batch and needs the batches; a sampler of single indices has none. Use '
+                "pruner.loader(...) or pruner.batch_sampler(...)."
             )
         self._prepare()
         assert isinstance(self._policy, StepwisePolicy)
@@ -647,9 +647,9 @@ class EpochManager:
         if self._epochs is not None and progress.epoch >= self._epochs and self._budget is None:
             self._warn_once(
                 BeyondPlanWarning,
-                f"epoch {self._epochs + 1} is being trained on, and Pruner(..., epochs={self._epochs}) planned "
-                f"{self._epochs}: schedules stay where their end was, and progress at 1. Give epochs= the number that "
-                "you train.",
+                f"epoch {self._epochs + 1} is being trained, but Pruner(..., epochs={self._epochs}) planned "
+                f"{self._epochs}: schedules keep their final value, and progress stays at 1. Set epochs to the number "
+                "of epochs you train.",
             )
         self.state = TRAINING
         progress.unsynced += samples
@@ -687,8 +687,8 @@ class EpochManager:
             self._over()
         else:
             raise StateError(
-                f"epoch {epoch} has passed and no loss came back, so the loop would never end. Call "
-                "loss = pruner.update(index, losses) in every step."
+                f"epoch {epoch} ended and update() received no losses, so the loop would never end. Call loss = "
+                "pruner.update(index, losses) in every step."
             )
 
     def rewind(self) -> None:
@@ -697,8 +697,9 @@ class EpochManager:
             self._sharding.check_rewind(self.order)
         if self.state is TRAINING:
             raise StateError(
-                f"rewind() belongs between load_state_dict() and the first step, and {self.progress.trained} samples "
-                f"of epoch {self.progress.epoch} have been trained on here. Leave it out if nothing was loaded."
+                f"rewind() must be called between load_state_dict() and the first step, but {self.progress.trained} "
+                f"samples of epoch {self.progress.epoch} have been trained on already. Leave it out if nothing was "
+                "loaded."
             )
         self._rewound = True
 
@@ -734,7 +735,7 @@ class EpochManager:
             return self.selection
         if self._sharding is not None:
             raise ConfigError(
-                'filter needs the whole selection, and with table="sharded" each process has its own part. Use '
+                'filter needs the whole selection, but with table="sharded" each process has only its own part. Use '
                 "pruner.loader(...), pruner.sampler or pruner.batch_sampler(...)."
             )
         context = self.context(self.progress.epoch)
@@ -750,8 +751,8 @@ class EpochManager:
         """Return the selection of the open epoch, or the one the next epoch would get now. Stores nothing."""
         if self._sharding is not None:
             raise ConfigError(
-                'preview() shows a whole selection, and with table="sharded" each process has its own part. Use '
-                'table="replicated" to look at it.'
+                'preview() shows the whole selection, but with table="sharded" each process has only its own part. Use '
+                'table="replicated" for a preview.'
             )
         if self.selection is not None:
             return self.selection
@@ -772,8 +773,8 @@ class EpochManager:
             return size
         if self.selection is None and (self._sharding is not None or self._group() is not None):
             raise TypeError(
-                "how many samples are kept depends on losses that other processes know, and they meet when an epoch "
-                "begins. Ask for the length after iter(loader)."
+                "the number of kept samples depends on losses of other processes, which are synced when an epoch "
+                "begins. Call len() after iter(loader)."
             )
         return len(self.preview())
 
@@ -800,8 +801,8 @@ class EpochManager:
             self._warn_once(
                 RealRatioWarning,
                 f"{describe(self._policy)} leaves out {real:.1%} of the samples in epoch {context.epoch}, not the "
-                f"nominal {nominal:.1%}: how much it can leave out depends on the losses. Pruner.report() "
-                "has what is really saved.",
+                f"nominal {nominal:.1%}: how much it can leave out depends on the losses. Pruner.report() shows the "
+                "actual savings.",
             )
 
     def _prepare(self) -> None:
@@ -900,7 +901,7 @@ class EpochManager:
         if shard is not None and self._end(self.order, start, request.cut, shard, request.inner) <= start == 0:
             raise ConfigError(
                 f"an epoch of {len(self.order)} samples is too small to give every process a batch. Prune less, use "
-                "fewer processes or smaller batches, set drop_last=False, or fill up with Pruner(..., pad=True)."
+                "fewer processes or smaller batches, set drop_last=False, or pad it with Pruner(..., pad=True)."
             )
 
     def _arrange_together(self, request: EpochRequest, synchronizer: Synchronizer) -> None:

@@ -69,8 +69,8 @@ def check_dials(prune_ratio: Any, exploration: Any, exploitation: Any) -> None:
     """Raise unless these are a prune ratio, both dials, or a ratio with dials that agree with it."""
     if prune_ratio is not None:
         check_ratio("prune_ratio", prune_ratio)
-    _check_dial("exploration", exploration, "the size of the pool as a share of the data set, s/n")
-    _check_dial("exploitation", exploitation, "the share of the pool that is kept, q/s")
+    _check_dial("exploration", exploration, "the size of the pool as a fraction of the data set, s/n")
+    _check_dial("exploitation", exploitation, "the fraction of the pool that is kept, q/s")
     if prune_ratio is None:
         if exploration is None or exploitation is None:
             raise ConfigError(
@@ -81,14 +81,14 @@ def check_dials(prune_ratio: Any, exploration: Any, exploitation: Any) -> None:
     keep = 1 - prune_ratio
     if exploration is not None and exploitation is not None and abs(exploration * exploitation - keep) > 1e-9:
         raise ConfigError(
-            f"prune_ratio={prune_ratio} keeps a share of {keep:g}, but exploration={exploration} times exploitation="
-            f"{exploitation} keeps {exploration * exploitation:g}. Leave one of the three out."
+            f"prune_ratio={prune_ratio} keeps a fraction of {keep:g}, but exploration={exploration} times "
+            f"exploitation={exploitation} keeps {exploration * exploitation:g}. Leave one of the three out."
         )
     for name, dial in (("exploration", exploration), ("exploitation", exploitation)):
         if dial is not None and dial < keep - 1e-9:
             raise ConfigError(
-                f"{name} must be at least the share that is kept, {keep:g} at prune_ratio={prune_ratio}, got {dial}. "
-                "Choose it larger, or prune more."
+                f"{name} must be at least the kept fraction, {keep:g} at prune_ratio={prune_ratio}, got {dial}. Choose "
+                "it larger, or prune more."
             )
 
 

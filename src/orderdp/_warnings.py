@@ -51,9 +51,9 @@ def warn_nonfinite(count: int, *, as_error: bool) -> None:
     if not count:
         return
     message = (
-        f"{count} losses of the last epoch were NaN or infinite; their samples keep the scores they had. "
-        "Look at the learning rate and at the data."
+        f"{count} losses of the last epoch were NaN or infinite; their samples keep their previous scores. Check the "
+        "learning rate and the data."
     )
     if as_error:
-        raise NonFiniteLossError(message + ' With on_nan="warn" training goes on.')
+        raise NonFiniteLossError(message + ' With on_nan="warn" training continues.')
     warn(message, NonFiniteLossWarning)

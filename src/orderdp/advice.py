@@ -76,8 +76,8 @@ class StoredLosses:
     def __getitem__(self, name: str) -> np.ndarray:
         if name not in self.columns:
             raise ConfigError(
-                f"this threshold needs the column {name!r} (for RelativeLoss the first losses), which a pruner has "
-                "that trains with it. Give the probability of the right class, or LossBelow(...)."
+                f"this threshold needs the column {name!r} (for RelativeLoss the first losses), which only a pruner "
+                "that trains with this threshold stores. Pass the probability of the right class, or LossBelow(...)."
             )
         return self.columns[name]
 
@@ -155,7 +155,7 @@ class Advice:
 
     def __str__(self) -> str:
         if not self.seen:
-            return f"None of the {self.samples:,} samples has a loss yet. Train for an epoch, then ask again."
+            return f"None of the {self.samples:,} samples has a loss yet. Train for one epoch first."
         parts = [self._counted(), *(self._savings() if self.suggestions else self._nothing()), *self._doubts()]
         parts += ["", *self._numbers()]
         if self.suggestions:
@@ -368,7 +368,7 @@ def _of_pruner(pruner: Pruner) -> StoredLosses:
 def _checked(losses: Any) -> np.ndarray:
     if isinstance(losses, str | bytes) or not hasattr(losses, "__len__"):
         raise ConfigError(
-            "the source of advice must be a Pruner, or one loss for each sample in an array, got "
+            "the source of advice must be a Pruner, or an array with one loss for each sample, got "
             f"{type(losses).__name__}."
         )
     if hasattr(losses, "detach"):
@@ -401,7 +401,7 @@ def _check_kind(losses: np.ndarray, rule: Threshold) -> None:
         hint = (
             "Give the label smoothing and the number of classes it was trained with"
             if rule.floor
-            else ("For other losses than cross-entropy say which are small: learned=LossBelow(...)")
+            else "For losses other than cross-entropy pass a threshold: learned=LossBelow(...)"
         )
         raise ConfigError(
             f"cross-entropy is never below {rule.floor:.4g}{smoothed}, and there is {smallest:.4g}. {hint}."
@@ -424,8 +424,8 @@ def stored_losses(path: Path) -> StoredLosses | np.ndarray:
         )
     if len(states) > 1:
         raise StateError(
-            f"{str(path)!r} holds the states of {len(states)} pruners or processes, and advice is about one. Save one, "
-            "after pruner.sync(), in a file of its own."
+            f"{str(path)!r} holds the states of {len(states)} pruners or processes, but advice needs exactly one. Call "
+            "pruner.sync(), and save one state in its own file."
         )
     try:
         return _losses(states[0], path)
@@ -487,13 +487,13 @@ def _states(value: Any) -> Iterator[Mapping[str, Any]]:
 def _losses(state: Mapping[str, Any], path: Path) -> StoredLosses:
     if state["version"] != VERSION:
         raise StateError(
-            f"{str(path)!r} must be of version {VERSION}, it is of version {state['version']!r}. Ask with the version "
-            "of orderdp that wrote it."
+            f"{str(path)!r} must have version {VERSION}, got version {state['version']!r}. Read it with the version of "
+            "orderdp that wrote it."
         )
     if state.get("group") is not None:
         raise StateError(
             f"{str(path)!r} was written by rank {state['group']['rank']} of {state['group']['world_size']} and lacks "
-            "what the others have learned. Call pruner.sync() on all ranks before state_dict()."
+            "the losses of the other ranks. Call pruner.sync() on all ranks before state_dict()."
         )
     timeline = state["timeline"]
     if "shard" in timeline and timeline["shard"]["world_size"] > 1:

@@ -91,27 +91,27 @@ def check_origin(state: Any, policy: Policy, n: int) -> None:
 def _check_part(state: Any, policy: Policy, n: int) -> None:
     if not isinstance(state, Mapping) or state.get("format") != FORMAT:
         came = f"keys {sorted(map(str, state))[:6]}" if isinstance(state, Mapping) else type(state).__name__
-        raise StateError(f"this must be what Pruner.state_dict() gave, got {came}. Pass that part of the checkpoint.")
+        raise StateError(f"the state must come from Pruner.state_dict(), got {came}. Pass that part of the checkpoint.")
     if state.get("version") != VERSION:
         raise StateError(
-            f"the checkpoint must be of version {VERSION}, it is of {state.get('version')!r}. "
-            "Load it with the version of orderdp that wrote it."
+            f"the checkpoint must have version {VERSION}, got {state.get('version')!r}. Load it with the version of "
+            "orderdp that wrote it."
         )
     if state.get("policy") != describe(policy):
         raise StateError(
-            f"the checkpoint was written with {state.get('policy')}, this pruner has {describe(policy)}. "
-            'Make the pruner with the same policy; to take over scores alone, observe(index, state["table"]...).'
+            f"the checkpoint was written with {state.get('policy')}, this pruner has {describe(policy)}. Create the "
+            'pruner with the same policy; to reuse the scores alone, call observe(index, state["table"]...).'
         )
     roster = state.get("roster")
     if roster is not None and len(roster["removed"]):
         raise StateError(
-            f"the checkpoint is of a GrowingPruner, from which {len(roster['removed'])} samples were removed; this "
-            "pruner would draw them again. Load it into a GrowingPruner."
+            f"the checkpoint was written by a GrowingPruner, from which {len(roster['removed'])} samples were removed; "
+            "this pruner would select them again. Load it into a GrowingPruner."
         )
     if state.get("n") != n:
         raise StateError(
-            f"the checkpoint is of a data set of {state.get('n')} samples, this one has {n}. "
-            "Resume with the data set it was written for."
+            f"the checkpoint was written for a data set of {state.get('n')} samples, this one has {n}. Resume with the "
+            "original data set."
         )
 
 
@@ -125,7 +125,7 @@ def whole_state(state: Any, declared: Mapping[str, Column]) -> Mapping[str, Any]
     in_parts = isinstance(state, list | tuple)
     if any("shard" in part["timeline"] for part in (state if in_parts else [state])):
         raise StateError(
-            'the checkpoint is of a sharded table. Load it into Pruner(..., table="sharded"), at any number of '
+            'the checkpoint holds a sharded table. Load it into Pruner(..., table="sharded"), with any number of '
             "processes."
         )
     if in_parts:
@@ -135,9 +135,9 @@ def whole_state(state: Any, declared: Mapping[str, Column]) -> Mapping[str, Any]
     group = state.get("group")
     if group is not None:
         raise StateError(
-            f"the checkpoint was written by rank {group['rank']} of {group['world_size']} without sync(): it lacks "
-            "what the others had learnt. Call pruner.sync() on all ranks before state_dict(), or load the parts of "
-            "all ranks together: load_state_dict([part_0, part_1, ...])."
+            f"the checkpoint was written by rank {group['rank']} of {group['world_size']} without sync(): it lacks the "
+            "losses of the other ranks. Call pruner.sync() on all ranks before state_dict(), or load the parts of all "
+            "ranks together: load_state_dict([part_0, part_1, ...])."
         )
     whole: Mapping[str, Any] = state
     return whole
@@ -177,8 +177,8 @@ def save_checkpoint(path: str | os.PathLike[str], state: Mapping[str, Any]) -> N
             torch.load(file.name, map_location="cpu", weights_only=True, mmap=True)  # reads no tensor data
     except pickle.UnpicklingError as error:
         raise StateError(
-            "a checkpoint must hold tensors, numbers, strings and containers of them, this one holds "
-            f"{_kind(error)} as well, and could not be loaded. Make tensors and plain values of it."
+            f"a checkpoint must hold tensors, numbers, strings and containers of them, this one holds {_kind(error)} "
+            "as well, and could not be loaded. Convert it to tensors and plain values."
         ) from None
     except (OSError, RuntimeError) as error:
         # Torch reports a failed write as a RuntimeError without the cause.
@@ -187,7 +187,7 @@ def save_checkpoint(path: str | os.PathLike[str], state: Mapping[str, Any]) -> N
 
 def _why_not_written(path: Path, state: Mapping[str, Any], error: Exception) -> str:
     folder = path.parent
-    stands = " The checkpoint that was there before is unchanged." if path.is_file() else ""
+    stands = " The previous checkpoint is unchanged." if path.is_file() else ""
     if not folder.is_dir():
         return f"the folder of a checkpoint must exist, {str(folder)!r} does not. Create it first."
     reason = str(error).strip().partition("\n")[0]
@@ -197,11 +197,12 @@ def _why_not_written(path: Path, state: Mapping[str, Any], error: Exception) -> 
         if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or free < needed:
             return (
                 f"the disk is full: the checkpoint {str(path)!r} needs about {needed / 2**20:,.1f} MiB, and the disk "
-                f"of {str(folder)!r} has {free / 2**20:,.1f} MiB free.{stands} Make room, or save to another disk."
+                f"of {str(folder)!r} has {free / 2**20:,.1f} MiB free.{stands} Free some space, or save to another "
+                "disk."
             )
     return (
         f"the checkpoint {str(path)!r} of about {needed / 2**20:,.1f} MiB could not be written ({reason}).{stands} "
-        "Look at the disk, its quota and its permissions."
+        "Check the disk, its quota and its permissions."
     )
 
 
@@ -258,8 +259,8 @@ def load_checkpoint(
 def _why_not_read(path: str | os.PathLike[str], error: Exception) -> str:
     reason = _kind(error) if isinstance(error, pickle.UnpicklingError) else str(error).strip().partition("\n")[0]
     return (
-        f"{os.fspath(path)!r} is no checkpoint that can be read ({reason or type(error).__name__}). It is "
-        "damaged, was not written to its end, or holds more than tensors and plain values. Use another one."
+        f"{os.fspath(path)!r} is not a readable checkpoint ({reason or type(error).__name__}). It is damaged, "
+        "incomplete, or holds more than tensors and plain values. Use another one."
     )
 
 

@@ -107,9 +107,9 @@ def length_of(dataset_or_length: Any) -> int:
         length = int(given)
     elif isinstance(given, IterableDataset) or not hasattr(given, "__len__"):
         raise DatasetError(
-            f"the data set must have a length and items by index, got {type(given).__name__}, which has not. "
-            "Samples of a stream cannot be chosen in advance: filter them by key with orderdp.streaming.KeyFilter, or "
-            "load it into a map-style data set."
+            f"the data set must have a length and items by index, got {type(given).__name__}, which does not. Samples "
+            "of a stream cannot be selected in advance: filter them by key with orderdp.streaming.KeyFilter, or load "
+            "the stream into a map-style data set."
         )
     else:
         length = len(given)
@@ -123,8 +123,8 @@ def without_own_order(options: dict[str, Any]) -> dict[str, Any]:
     for name in ("sampler", "batch_sampler"):
         if options.get(name) is not None:
             raise ConfigError(
-                f"loader chooses the order itself, so it takes no {name}. "
-                f"Use DataLoader(orderdp.Indexed(dataset), {name}=pruner.filter({name}))."
+                f"loader() sets the order itself, so it takes no {name}. Use DataLoader(orderdp.Indexed(dataset), "
+                f"{name}=pruner.filter({name}))."
             )
     if options.get("shuffle") is False:
         raise ConfigError(
@@ -133,8 +133,8 @@ def without_own_order(options: dict[str, Any]) -> dict[str, Any]:
         )
     if options.get("in_order") is False:
         raise ConfigError(
-            "batches must come in the order in which they are drawn, got in_order=False: a checkpoint holds how far "
-            "they have come, and would skip one that was overtaken. Leave in_order out."
+            "batches must arrive in the order in which they are selected, got in_order=False: a checkpoint stores only "
+            "a position, and would skip a batch that another one overtook. Leave in_order out."
         )
     return {name: value for name, value in options.items() if name not in ("sampler", "batch_sampler", "shuffle")}
 

@@ -97,7 +97,7 @@ def top_mean(losses: torch.Tensor, q: int | None = None, *, exploitation: float 
         raise ConfigError(f"give either q or exploitation, got q={q} and exploitation={exploitation}.")
     if exploitation is not None:
         if not 0 < exploitation <= 1:
-            raise ConfigError(f"exploitation must be in (0, 1], got {exploitation}. It is the share q/s to keep.")
+            raise ConfigError(f"exploitation must be in (0, 1], got {exploitation}. It is the fraction q/s to keep.")
         q = max(1, round(exploitation * s))
     assert q is not None
     if not 1 <= q <= s:

@@ -132,8 +132,8 @@ class Plan:
         """
         if not is_count(epoch, least=0) or epoch >= self.epochs:
             raise ConfigError(
-                f"the plan has {self.epochs} epochs, counted from 0, and epoch {epoch} was asked for. Record a plan "
-                "of as many epochs as are trained."
+                f"the plan has {self.epochs} epochs, counted from 0, got epoch {epoch}. Record a plan with as many "
+                "epochs as are trained."
             )
         return Selection(recorded_order(self.n, self.seed, epoch)[self._marked(epoch)])
 
@@ -165,17 +165,17 @@ class Plan:
                 header, marks, digest = str(found["header"]), found["marks"], str(found["digest"])
             facts: dict[str, Any] = json.loads(header)
             if facts.pop("format") != _FORMAT:
-                raise ValueError("it is no plan")  # noqa: TRY301
+                raise ValueError("it is not a plan")  # noqa: TRY301
         except (OSError, ValueError, LookupError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:
-            raise StateError(f"{where!r} is no plan that can be read ({error}). Record it again.") from error
+            raise StateError(f"{where!r} is not a readable plan ({error}). Record it again.") from error
         version = facts.pop("version", None)
         if version != _VERSION:
             raise StateError(
-                f"{where!r} must be a plan of version {_VERSION}, it is of {version!r}. Load it with the version of "
-                "orderdp that wrote it, or record it again."
+                f"{where!r} must be a plan of version {_VERSION}, got {version!r}. Load it with the version of orderdp "
+                "that wrote it, or record it again."
             )
         if digest != _digest(header, marks):
-            raise StateError(f"the plan in {where!r} is damaged: its digest does not fit. Record it again.")
+            raise StateError(f"the plan in {where!r} is damaged: its digest does not match. Record it again.")
         try:
             return cls(**{**facts, "cost": PlanCost(**facts["cost"])}, marks=marks)
         except (ConfigError, LookupError, TypeError) as error:
@@ -214,7 +214,9 @@ def check_shape(n: int, epochs: Any, batch_size: Any, keep: Any) -> None:
     if not is_count(epochs):
         raise ConfigError(f"epochs must be a whole number, at least 1, got {epochs!r}.")
     if not is_count(n) or batch_size > n:
-        raise ConfigError(f"a plan has full batches only, and {n} samples make none of {batch_size}. Use smaller ones.")
+        raise ConfigError(
+            f"a plan has full batches only, and {n} samples make none of {batch_size}. Use smaller batches."
+        )
     if round(keep * batch_size) < 1:
         raise ConfigError(f"keep={keep} marks none of {batch_size} samples. Use larger batches, or keep more.")
 
@@ -322,7 +324,7 @@ class PlanRecorder:
             Which samples of the batch are marked, on the device of the losses: those that a proxy may train on.
         """
         if self.epoch == self.epochs:
-            raise StateError(f"all {self.epochs} epochs are recorded. Take the plan, or make another recorder.")
+            raise StateError(f"all {self.epochs} epochs are recorded. Use the plan, or create another recorder.")
         index = checked_index(index)
         losses = checked_losses(losses, index, reduced=False)
         if backward is None:
@@ -350,7 +352,7 @@ class PlanRecorder:
     def _begin(self) -> _OpenEpoch:
         """Return the epoch that is served, with its timer running."""
         if self.epoch == self.epochs:
-            raise StateError(f"all {self.epochs} epochs are recorded: there is none to serve. Take the plan.")
+            raise StateError(f"all {self.epochs} epochs are recorded: there is none left to serve. Use the plan.")
         self._epoch.start()
         return self._epoch
 
@@ -431,12 +433,10 @@ class _OpenEpoch:
         if nonfinite:
             raise NonFiniteLossError(
                 f"{nonfinite} of {self._used} losses of epoch {self.number} were NaN or infinite: the proxy has "
-                "diverged, and its marks would mean nothing. Lower its learning rate, and record again."
+                "diverged, and its marks would be meaningless. Lower its learning rate, and record again."
             )
         if misplaced:
-            raise FeedbackError(
-                f"{misplaced} indices of epoch {self.number} were not those of the batches it has. {_IN_TURN}"
-            )
+            raise FeedbackError(f"{misplaced} indices of epoch {self.number} did not match its batches. {_IN_TURN}")
         bits = np.zeros(self._n, dtype=np.bool_)
         bits[: self._used] = self._marks.cpu().numpy()
         return np.packbits(bits)

@@ -176,13 +176,14 @@ def checked_extra(
         call = ", ".join(f"{name}=..." for name in arguments.required)
         raise FeedbackError(
             f"{describe(policy)} needs {' and '.join(missing)} with every step, one value for each sample: "
-            f"update(index, losses, {call}). orderdp.losses.predictions(logits, targets) has what can be told from "
-            "logits."
+            f"update(index, losses, {call}). orderdp.losses.predictions(logits, targets) computes those that follow "
+            "from logits."
         )
     for name in extra:
         if arguments.accepted is not None and name not in arguments.accepted:
             hint = suggestion(name, arguments.accepted) if arguments.accepted else " Leave the argument out."
-            raise FeedbackError(f"{describe(policy)} has no use for {name!r}.{hint}")
+            takes = "does not take it" if arguments.accepted else "takes no extra values"
+            raise FeedbackError(f"unexpected keyword {name!r}: {describe(policy)} {takes}.{hint}")
     for name, value in extra.items():
         if isinstance(value, list | tuple | np.ndarray):
             raise FeedbackError(
@@ -346,14 +347,14 @@ class Pruner:
         """Finished fraction of the planned training, in [0, 1]: of its epochs, or of its samples under a `Budget`."""
         progress = self._manager.fraction_done
         if progress is None:
-            raise ConfigError("progress needs to know how many epochs are planned. Give Pruner(..., epochs=...).")
+            raise ConfigError("progress needs to know how many epochs are planned. Use Pruner(..., epochs=...).")
         return progress
 
     @property
     def done(self) -> bool:
         """Whether the planned training is finished: all epochs, or all samples under a `Budget`."""
         if self.epochs is None:
-            raise ConfigError("done needs to know how many epochs are planned. Give Pruner(..., epochs=...).")
+            raise ConfigError("done needs to know how many epochs are planned. Use Pruner(..., epochs=...).")
         return self._manager.done
 
     def remaining_epochs(self) -> Iterator[int]:
@@ -367,7 +368,7 @@ class Pruner:
                     ...
         """
         if self.epochs is None:
-            raise ConfigError("remaining_epochs needs to know how many are planned. Give Pruner(..., epochs=...).")
+            raise ConfigError("remaining_epochs needs to know how many are planned. Use Pruner(..., epochs=...).")
         while not self._manager.done:
             epoch = self.epoch
             yield epoch
@@ -399,7 +400,7 @@ class Pruner:
     def last_seen_epoch(self) -> torch.Tensor:
         """The epoch in which every sample was last trained on or observed, a copy on the CPU; -1 for never."""
         if "seen" not in self._table.declared:
-            raise ConfigError('a sharded table keeps no epochs, to be small. Use table="replicated" to know them.')
+            raise ConfigError('a sharded table stores no epochs, to save memory. Use table="replicated" to have them.')
         return torch.tensor(self._table["seen"], dtype=torch.int64)
 
     def visits(self, index: Any) -> torch.Tensor:
@@ -415,8 +416,8 @@ class Pruner:
             return _eagerly(self.visits, index)
         if "seen" not in self._table.declared:
             raise ConfigError(
-                "with a sharded table a process does not know how often the samples of others were trained on. Use "
-                'table="replicated" to know the visits of any batch.'
+                "with a sharded table a process does not know how often samples of other processes were trained on. "
+                'Use table="replicated" for the visits of any batch.'
             )
         return self._table.uses_of(checked_index(index))
 
@@ -709,8 +710,8 @@ class Pruner:
             share = None if ratio is None or ratios else 1 - ratio
         if share is None:
             raise ConfigError(
-                f"as many steps as full data need a share that is kept in every epoch, and {describe(self.policy)} has "
-                "none: it changes, or is not known in advance. Choose a batch size yourself."
+                f"as many steps as full data need a constant kept fraction, but that of {describe(self.policy)} "
+                "changes or is not known in advance. Choose a batch size yourself."
             )
         smaller = max(1, round(share * batch_size))
         return SameSteps(smaller, smaller / batch_size)
@@ -772,8 +773,8 @@ class Pruner:
         if unsynced is not None and not self._warned_unsynced:
             self._warned_unsynced = True
             warn(
-                f"this is the state of rank {unsynced['rank']} of {unsynced['world_size']} and lacks what the others "
-                "have learnt; it cannot be loaded alone. Call pruner.sync() on all ranks before state_dict().",
+                f"this is the state of rank {unsynced['rank']} of {unsynced['world_size']} and lacks the losses of "
+                "the other ranks; it cannot be loaded alone. Call pruner.sync() on all ranks before state_dict().",
                 UnsyncedStateWarning,
             )
         return {**self._state_around(self._table.state_dict()), "group": unsynced}

@@ -115,7 +115,7 @@ class Registry(Mapping[str, type[T]], Generic[T]):
         try:
             return member(**parameters)
         except TypeError as error:
-            raise ConfigError(f"{self.kind} {name!r} cannot be made: {error}.") from None
+            raise ConfigError(f"{self.kind} {name!r} cannot be created: {error}.") from None
 
     def from_config(self, config: str | Mapping[str, Any]) -> T:
         """Build an instance from its name, or from its name and parameters.
@@ -141,7 +141,7 @@ class Registry(Mapping[str, type[T]], Generic[T]):
         for name, member in self.items():
             if type(value) is member:
                 return {"name": name, **{key: plain(entry) for key, entry in self._parameters_of(value).items()}}
-        raise ConfigError(f"{type(value).__name__} is no {self.kind} with a name; there are {', '.join(self)}.")
+        raise ConfigError(f"{type(value).__name__} is not a registered {self.kind}; there are {', '.join(self)}.")
 
     def short_config(self, value: T) -> Any:
         """Return the shortest plain value from which an equal instance can be made.

@@ -177,8 +177,8 @@ class EpochOrder:
             cuts = _indices(cuts, len(order) + 1)
             if not (len(cuts) and cuts[0] > 0 and cuts[-1] == len(order) and (np.diff(cuts) > 0).all()):
                 raise StateError(
-                    f"the checkpoint's batches must end one after the other, the last one after {len(order)} samples. "
-                    "Use another checkpoint."
+                    f"the ends of the checkpoint's batches must increase, and the last must be {len(order)}. Use "
+                    "another checkpoint."
                 )
         return cls(order, cuts)
 
@@ -201,7 +201,7 @@ class EpochOrder:
             cuts = None if request.cut is not None else np.unique(ends[ends > 0])
         if not kept.any():
             raise ConfigError(
-                f"the sampler gave {len(order)} indices, and none of them is among the {len(selection)} samples "
+                f"the sampler yielded {len(order)} indices, and none of them is among the {len(selection)} samples "
                 "that were selected. Pass a sampler over the whole data set."
             )
         return cls(order[kept], cuts, request.order)
@@ -216,8 +216,8 @@ def _read(sampler: Iterable[Any], n: int) -> tuple[np.ndarray, np.ndarray | None
     given = list(islice(sampler, _ENDLESS * n + 1))
     if len(given) > _ENDLESS * n:
         raise ConfigError(
-            f"the sampler must come to an end; it gave more than {_ENDLESS} times the {n} samples of the data set. "
-            "Pass one that ends with the epoch."
+            f"the sampler must be finite; it yielded more than {_ENDLESS} times the {n} samples of the data set. Pass "
+            "one that ends with the epoch."
         )
     cuts = None
     if given and np.ndim(given[0]) > 0:
@@ -226,8 +226,8 @@ def _read(sampler: Iterable[Any], n: int) -> tuple[np.ndarray, np.ndarray | None
     order = np.fromiter((int(index) for index in given), dtype=np.int64, count=len(given))
     if len(order) and not (order.min() >= 0 and order.max() < n):
         raise DatasetError(
-            f"the sampler must give indices below {n}, the length of the data set; it gave "
-            f"{int(order.min())} to {int(order.max())}. Pass a sampler over the same data set."
+            f"the sampler must yield indices below {n}, the length of the data set; it yielded {int(order.min())} to "
+            f"{int(order.max())}. Pass a sampler over the same data set."
         )
     return order, cuts
 
@@ -292,7 +292,7 @@ class PerBatchOrder:
         """Return the position at which batches from `start` on end."""
         if batch_size != self._batch_size:
             raise StateError(
-                f'an epoch begun with every="batch" and batches of {self._batch_size} cannot go on with batches of '
+                f'an epoch begun with every="batch" and batches of {self._batch_size} cannot continue with batches of '
                 f"{batch_size}. Resume with batch_size={self._batch_size}."
             )
         return self._total
@@ -327,7 +327,7 @@ class PerBatchOrder:
         chosen = _indices(state["chosen"], context.n)
         if not len(chosen) <= epoch._total <= len(epoch._candidates):
             raise StateError(
-                f"the checkpoint's epoch must have chosen at most {epoch._total} of its candidates, got "
+                f"the checkpoint's epoch must have selected at most {epoch._total} of its candidates, got "
                 f"{len(chosen)} of {len(epoch._candidates)}. Use another checkpoint."
             )
         epoch._selected = np.empty(epoch._total, dtype=np.int64)
@@ -369,8 +369,8 @@ def _indices(values: Any, n: int) -> np.ndarray:
     fits = isinstance(values, torch.Tensor) and values.dtype == torch.int64 and values.ndim == 1
     if not fits or (len(values) and not (int(values.min()) >= 0 and int(values.max()) < n)):
         raise StateError(
-            f"the checkpoint's draw must hold int64 indices below {n}, got something else. "
-            "Use a checkpoint of this data set that was written to its end."
+            f"the checkpoint's selection must hold int64 indices below {n}, got other values. Use a complete "
+            "checkpoint of this data set."
         )
     indices: np.ndarray = values.cpu().numpy().copy()
     return indices
@@ -505,14 +505,14 @@ class SampleIterator:
             self._serve_to_skip(state["end"] - state["position"])
         else:
             raise StateError(
-                f"the loader's state is of epoch {state['epoch']}, the pruner is at epoch {self._number}. "
-                "Load the pruner's state, from the same checkpoint, before the loader's."
+                f"the loader's state is from epoch {state['epoch']}, the pruner is at epoch {self._number}. Load the "
+                "pruner's state from the same checkpoint before the loader's."
             )
 
     def _serve_to_skip(self, samples: int) -> None:
         if samples > 0:
             raise StateError(
-                "the loader's state is older than the pruner's, by part of an epoch that is over. Set "
+                "the loader's state is older than the pruner's: it was saved in an epoch that has ended since. Set "
                 "snapshot_every_n_steps=1, or give the loader pruner.batch_sampler(...) instead of pruner.sampler."
             )
 
@@ -616,7 +616,7 @@ class FilteredSampler(Sampler[Any]):
             )
         if manager.every_batch:
             raise ConfigError(
-                'every="batch" takes its batches from its own candidates and cannot keep the order of another '
+                'every="batch" selects its batches from its own candidates and cannot keep the order of another '
                 'sampler. Use OrderDP(..., every="epoch") with filter.'
             )
         self._manager = manager
@@ -663,13 +663,13 @@ class FilteredSampler(Sampler[Any]):
             gives_batches = isinstance(self._inner, BatchSampler) or has_batches
         if gives_batches and not self._repack_to:
             raise TypeError(
-                "how many filtered batches there are is not known before they are made, because empty ones are "
-                "left out. Use pruner.filter(batch_sampler, repack=True)."
+                "the number of filtered batches is not known before they are created, because empty ones are dropped. "
+                "Use pruner.filter(batch_sampler, repack=True)."
             )
         if order is None and not _visits_each_once(self._inner, n):
             raise TypeError(
-                "how many samples pass the filter is not known before an epoch starts, because "
-                f"{type(self._inner).__name__} does not say that it visits each of the {n} samples once."
+                "the number of samples that pass the filter is not known before an epoch starts, because "
+                f"{type(self._inner).__name__} does not guarantee that it visits each of the {n} samples once."
             )
         samples = self._manager.rank_samples(self._manager.epoch_size() if order is None else len(order))
         return batches_in(samples, self._repack_to, self.drop_last) if self._repack_to else samples
@@ -685,7 +685,7 @@ def _refuse_sharded(sampler: Any) -> None:
         if isinstance(layer, DistributedSampler):
             raise ConfigError(
                 "filter needs a sampler over the whole data set, got a DistributedSampler, which gives each process "
-                "its own part. Pass the sampler it would have replaced."
+                "its own part. Pass the sampler that it replaces."
             )
         layer = getattr(layer, "sampler", None)
     if not hasattr(sampler, "__iter__"):

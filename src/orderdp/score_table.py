@@ -101,8 +101,8 @@ def check_columns(stored: Mapping[str, Any], columns: Mapping[str, torch.Tensor]
         if not isinstance(values, torch.Tensor) or values.shape != (size,):
             came = tuple(values.shape) if isinstance(values, torch.Tensor) else type(values).__name__
             raise StateError(
-                f"column {name!r} of the checkpoint must hold {size} values, got {came}. "
-                "Use a checkpoint of this data set that was written to its end."
+                f"column {name!r} of the checkpoint must hold {size} values, got {came}. Use a complete checkpoint of "
+                "this data set."
             )
         if values.is_floating_point() != wanted.is_floating_point() or values.isnan().any():
             raise StateError(
@@ -449,10 +449,10 @@ def _check_shape(name: str, values: torch.Tensor, losses: torch.Tensor, told: Ma
     hint = (
         f"Pass {other[0]} of shape {tuple(losses.shape)}, not {shapes[other[0]]}."
         if other
-        else "Look at the policy's `compute_columns`."
+        else "Check the policy's `compute_columns`."
     )
     raise FeedbackError(
-        f"what a policy remembers as {name!r} must be one value for each of the {len(losses)} samples, got shape "
+        f"what a policy stores in column {name!r} must be one value for each of the {len(losses)} samples, got shape "
         f"{tuple(values.shape)}. {hint}"
     )
 

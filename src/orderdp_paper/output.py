@@ -20,7 +20,7 @@ __all__ = ["describe", "list_suites", "markdown", "needs", "show_suite", "show_t
 _DIAGNOSTICS = {
     False: "It needs no costly diagnostics.",
     "steps": "It looks at the gradient of every step.",
-    True: "It switches the costly diagnostics on: up to 10 passes over all data a run.",
+    True: "It switches the costly diagnostics on: up to 10 passes over all data per run.",
 }
 
 
@@ -148,7 +148,7 @@ def show_trials(suite: Suite, trials: Iterable[Trial], say: Callable[[str], None
         say(
             f"  {base['data']}, {base['model']}, {base.get('optimizer', 'sgd')}, {planned.method.name}: "
             f"{steps} step{'' if steps == 1 else 's'}, "
-            + (f"{seconds:.3g} s a step" if reason is None else f"then it failed: {reason}")
+            + (f"{seconds:.3g} s per step" if reason is None else f"then it failed: {reason}")
         )
     went = f"went well, those of {failed} failed" if failed else "went well"
     say(f"{suite.id}: the first steps of {n - failed} kinds of runs {went}. Nothing was kept.")

@@ -295,7 +295,7 @@ def test_missing_labels_are_told_with_the_way_out() -> None:
         (KCenter(), {"logits": np.ones((4, 2))}, "KCenter needs features"),
         (Cal(), {"scores": np.ones(4)}, "Cal needs features and logits"),
         (Forgetting(), {"features": np.ones((4, 2))}, "Forgetting needs correct"),
-        (PrecomputedScores(), {"features": np.ones((4, 2))}, "PrecomputedScores needs scores"),
+        (PrecomputedScores(), {"features": np.ones((4, 2))}, "PrecomputedScores needs precomputed scores"),
         (DeepFool(), {"features": np.ones((4, 2))}, "DeepFool needs the model itself"),
         (GraNd(layer="all"), {"features": np.ones((4, 2))}, "GraNd needs the model itself"),
         (EL2N(repeats=3), {"logits": np.ones((2, 4, 2))}, "needs logits of 3 models"),

@@ -228,9 +228,9 @@ def test_the_last_layer_can_be_named_where_another_one_is_called_after_it() -> N
 def test_a_head_that_does_not_exist_or_is_not_linear_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"got 'outt'. Did you mean 'out'"):
         Proxy(Odd, (X, Y), head="outt")
-    with pytest.raises(ConfigError, match=r"must go through an nn.Linear"):
+    with pytest.raises(ConfigError, match=r"must use an nn.Linear"):
         Proxy(lambda: nn.Identity(), (X, Y))
-    with pytest.raises(ConfigError, match=r"must go through the head 'unused'"):
+    with pytest.raises(ConfigError, match=r"must use the head 'unused'"):
         Proxy(Odd, (X, Y), head="unused")
 
 
@@ -455,11 +455,11 @@ def test_progress_is_told_by_a_function_or_a_bar(monkeypatch: pytest.MonkeyPatch
 def test_recordings_of_other_data_are_refused(tmp_path: Path) -> None:
     make(tmp_path, epochs=1).features()
     for data in ((X[:299], Y[:299]), (X.flip(0), Y), (X, Y.flip(0))):
-        with pytest.raises(StateError, match="of another proxy: data must be"):
+        with pytest.raises(StateError, match="belong to another proxy: data must be"):
             Proxy(net, data, cache=tmp_path, batch_size=64, lr=0.05)
-    with pytest.raises(StateError, match="of another proxy: recipe must be"):
+    with pytest.raises(StateError, match="belong to another proxy: recipe must be"):
         make(tmp_path, lr=0.01)
-    with pytest.raises(StateError, match="of another proxy: model must be"):
+    with pytest.raises(StateError, match="belong to another proxy: model must be"):
         Proxy(Odd, (X, Y), cache=tmp_path, batch_size=64, lr=0.05)
     (tmp_path / "proxy.json").write_text("{")
     with pytest.raises(StateError, match="is damaged"):
@@ -479,7 +479,7 @@ def test_recordings_of_a_model_with_other_layers_are_refused(tmp_path: Path) -> 
     relu, tanh, odd = tmp_path / "relu", nn.Tanh(), tmp_path / "odd"
     Proxy(lambda: with_layer(nn.ReLU()), (X, Y), cache=relu)
     Proxy(lambda: with_layer(nn.ReLU()), (X, Y), cache=relu)
-    with pytest.raises(StateError, match="of another proxy: model must be"):
+    with pytest.raises(StateError, match="belong to another proxy: model must be"):
         Proxy(lambda: with_layer(tanh), (X, Y), cache=relu)
     kept = [Proxy(lambda: with_layer(Printed()), (X, Y), cache=odd) for _ in range(2)]
     assert kept[0].n == 300
@@ -493,9 +493,9 @@ def test_a_single_number_makes_tensors_other_data(tmp_path: Path, dtype: torch.d
     for place in (1, 150, 298):
         other = x.clone()
         other[place, 5] += 1
-        with pytest.raises(StateError, match="of another proxy: data must be"):
+        with pytest.raises(StateError, match="belong to another proxy: data must be"):
             Proxy(model, (other, Y), cache=tmp_path)
-    with pytest.raises(StateError, match="of another proxy: data must be"):
+    with pytest.raises(StateError, match="belong to another proxy: data must be"):
         Proxy(lambda: nn.Sequential(nn.Flatten(), model()[0]), (x.reshape(300, 8, 8), Y), cache=tmp_path)
     Proxy(model, (x.t().contiguous().t(), Y), cache=tmp_path)  # the same numbers, laid out otherwise
 
@@ -553,10 +553,10 @@ def test_too_few_epochs_or_models_are_told_before_anything_is_trained(epochs_tra
             method.select(proxy, 0.5, seed=0)
     with pytest.raises(ConfigError, match="Forgetting needs at least 2 epochs"):
         Forgetting().select(make(epochs=1), 0.5, seed=0)
-    with pytest.raises(DatasetError, match="needs scores made elsewhere"):
+    with pytest.raises(DatasetError, match="needs precomputed scores"):
         coresets.PrecomputedScores().select(proxy, 0.5, seed=0)
     for moment in ((4, 0), (-1, 0), (1, 2)):
-        with pytest.raises(ConfigError, match="models 0 to 1 after 0 to 3 epochs, model"):
+        with pytest.raises(ConfigError, match="models 0 to 1 after 0 to 3 epochs, got model"):
             proxy.logits(*moment)
     assert not epochs_trained
 
@@ -595,7 +595,7 @@ class Shaky(Items):
     ("data", "message"),
     [
         (Shaky(), "without augmentation: switch it off"),
-        ((X, Y[:10]), "as many of each"),
+        ((X, Y[:10]), "of the same length"),
         ((X, Y.float()), "one whole number from 0 on for each sample"),
         ((X, -Y), "one whole number from 0 on"),
         ((X[:0], Y[:0]), "must not be empty"),

@@ -259,7 +259,7 @@ def test_visits_count_what_was_trained_on_in_this_epoch_and_not_what_was_observe
     assert torch.equal(pruner.visits(torch.arange(10)), pruner.usage)
     with pytest.raises(IndexRangeError, match=r"indices must be in \[0, 10\)"):
         pruner.visits([10])
-    with pytest.raises(ConfigError, match='Use table="replicated" to know the visits of any batch'):
+    with pytest.raises(ConfigError, match='Use table="replicated" for the visits of any batch'):
         Pruner(OrderDP(0.4), 10, table="sharded").visits([0])
 
 
@@ -339,7 +339,7 @@ def test_the_setting_changes_no_other_run_and_is_refused_where_it_would_do_nothi
     assert RUN.differences(before) == ["flip: was 'random', is 'alternate'"]
     assert RUN.run_id != plain.run_id
     for wrong in ({"augment": False}, {"task": "own:task"}):
-        with pytest.raises(ConfigError, match="flip='alternate' is about training images that the workbench mirrors"):
+        with pytest.raises(ConfigError, match="flip='alternate' needs training images that are mirrored"):
             replace(RUN, **wrong)
     with pytest.raises(ConfigError, match=r"there is no flip 'alternating'\. Did you mean 'alternate'"):
         replace(RUN, flip="alternating")

@@ -215,7 +215,7 @@ def test_a_full_disk_is_an_error_that_says_so_and_what_came_is_kept(server, tmp_
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(downloading, "_copy", full)
-    with pytest.raises(DatasetError, match=r"The disk is full: make room.* What came so far is kept"):
+    with pytest.raises(DatasetError, match=r"The disk is full: free some space.* What came so far is kept"):
         get(server, tmp_path / "file")
     assert (tmp_path / "file.part").read_bytes() == CONTENT[:1000]
 
@@ -367,7 +367,7 @@ def test_a_full_disk_leaves_no_half_of_a_file(server, tmp_path, monkeypatch) -> 
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(Path, "write_bytes", full)
-    with pytest.raises(DatasetError, match=r"The disk is full: make room.* What was written of it was removed"):
+    with pytest.raises(DatasetError, match=r"The disk is full: free some space.* What was written of it was removed"):
         fetch("tiny")
     home = tmp_path / "cache" / "tiny"
     assert {path.name for path in home.iterdir()} == {".downloads"}  # what came, for the next try

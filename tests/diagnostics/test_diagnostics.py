@@ -173,7 +173,7 @@ def test_opposite_gradients_and_none_at_all() -> None:
 def test_a_model_of_which_nothing_is_trained_has_no_gradient_to_compare() -> None:
     model = linear(0.3, 0.4).requires_grad_(False)
     watch = Diagnostics(Pruner(Keeps([0]), 2), model)
-    with pytest.raises(ConfigError, match="the model has none with requires_grad"):
+    with pytest.raises(ConfigError, match="the model must have parameters with requires_grad=True, it has none"):
         watch.full_gradient_cosine(TensorDataset(torch.eye(2)), OUTPUT)
 
 

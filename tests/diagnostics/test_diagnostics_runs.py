@@ -304,7 +304,7 @@ def test_a_watch_without_a_model_has_no_gradients() -> None:
     assert "gradient_norm" not in watch.epoch()
     assert "surrogate_risk" not in watch.epoch()
     for ask in (watch.step, lambda: watch.full_gradient_cosine(toy_dataset(10), lambda model, batch: batch)):
-        with pytest.raises(ConfigError, match="Give Diagnostics"):
+        with pytest.raises(ConfigError, match="Use Diagnostics"):
             ask()
 
 

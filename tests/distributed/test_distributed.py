@@ -106,7 +106,7 @@ def test_bad_input_is_an_error_on_every_rank_and_nobody_hangs(tmp_path: Path) ->
         assert "OrderDP(prune_ratio=0.4) on rank 0, OrderDP(prune_ratio=0.5) on rank 1" in rank["policy"]
         assert "length of the data set: 40 on rank 0, 41 on rank 1" in rank["length"]
         assert "NonFiniteLossError: 12 losses" in rank["strict"]
-        assert "A framework seems to deal out the samples once more" in rank["twice"]
+        assert "A framework seems to shard the samples a second time" in rank["twice"]
         assert "FeedbackError: index must hold whole numbers" in rank["no index"]
         assert rank["alone"] == "no error"
     assert "GroupError: all_gather failed on rank 0 of 2 at epoch 0" in results[0]["never"]

@@ -227,8 +227,8 @@ def test_parts_of_ranks_that_wrote_the_same_rows_are_merged_as_sync_would() -> N
         (lambda parts, later, whole: parts[:1], r"all 2 ranks are needed, got those of \[0\]"),
         (lambda parts, later, whole: [parts[0], parts[0]], r"got those of \[0, 0\]"),
         (lambda parts, later, whole: [parts[0], later[1]], "rank 0 has trained 24, rank 1 has 36"),
-        (lambda parts, later, whole: [whole, parts[1]], "got one that is whole"),
-        (lambda parts, later, whole: [parts[0], {"model": 1}], "must be what Pruner.state_dict"),
+        (lambda parts, later, whole: [whole, parts[1]], "got a complete state"),
+        (lambda parts, later, whole: [parts[0], {"model": 1}], "must come from Pruner.state_dict"),
         (lambda parts, later, whole: [], "got list"),
     ],
 )

@@ -288,7 +288,7 @@ def test_a_length_that_depends_on_other_ranks_losses_is_known_once_the_epoch_beg
         pruner = Pruner(Undecided(), 40, process_group=group)
         sampler, lengths = pruner.batch_sampler(4), []
         for step in range(3):
-            with pytest.raises(TypeError, match=r"Ask for the length after iter\(loader\)"):
+            with pytest.raises(TypeError, match=r"Call len\(\) after iter\(loader\)"):
                 len(sampler)
             batches = list(sampler)
             assert len(sampler) == len(batches)
@@ -384,7 +384,7 @@ def test_shares_that_are_dealt_out_once_more_are_noticed() -> None:
 
     for error in in_threads(2, work):
         assert isinstance(error, GroupError)
-        assert "of the 120 samples of epoch 0, losses came back for 64" in str(error)
+        assert "losses for 64 of the 120 samples of epoch 0" in str(error)
         assert "shard=False" in str(error)
 
 
@@ -441,7 +441,7 @@ def test_samplers_that_are_shuffled_differently_on_each_rank_are_noticed() -> No
 
     for error in in_threads(2, work):
         assert isinstance(error, GroupError)
-        assert "must be seeded alike" in str(error)
+        assert "must have the same seed in every process" in str(error)
 
 
 # -- what goes wrong -----------------------------------------------------------------------------------------------
@@ -538,7 +538,7 @@ def test_a_policy_that_is_no_function_of_the_table_is_noticed() -> None:
         iter(Pruner(Moody(), 40, process_group=group).sampler)
 
     for error in in_threads(2, work):
-        assert "must draw the same samples for epoch 0" in str(error)
+        assert "must select the same samples for epoch 0" in str(error)
 
 
 def test_a_rank_that_never_comes_is_waited_for_no_longer_than_the_group_allows() -> None:

@@ -280,7 +280,7 @@ def test_moves_even_out_and_nobody_gives_what_it_needs(counts: list[int], each: 
         (UCB(0.3), {}, "needs orderdp.OrderDP.*got UCB.*other policies read the whole table"),
         (DynamicRandom(0.3), {}, r"OrderDP\(prune_ratio=..., exploitation=1\) draws at random"),
         (KeepAll(), {}, "whole table"),
-        (OrderDP(0.4, every="batch"), {}, 'draws once an epoch.*Use every="epoch"'),
+        (OrderDP(0.4, every="batch"), {}, 'selects once per epoch.*Use every="epoch"'),
         (OrderDP(0.4, select=Mixed(top=0.5, uniform=0.5), unbiased=True), {}, "rank of every kept sample"),
         (OrderDP(0.4), {"shard": False}, "got shard=False"),
         (OrderDP(0.4), {"sharding": "exat"}, "no sharding 'exat'. Did you mean 'exact'"),
@@ -298,7 +298,7 @@ def test_a_rule_of_ones_own_is_refused() -> None:
 
         def positions(self, s: int, q: int, context: Any) -> Any: ...
 
-    with pytest.raises(ConfigError, match="a select of one's own sees a whole pool"):
+    with pytest.raises(ConfigError, match="a custom select needs a whole pool"):
         Pruner(OrderDP(0.4, select=Own()), 40, table="sharded")
 
 
@@ -323,7 +323,7 @@ def test_ranks_that_disagree_are_told_so_and_nobody_waits(options: Any, message:
     results = in_threads(2, lambda rank: iter(pruner_on(rank, **options(rank.rank)).sampler), kind=FullRank)
     for error in results:
         assert isinstance(error, GroupError)
-        assert error.args[0].startswith("all processes must be set up alike")
+        assert error.args[0].startswith("all processes must have the same settings")
         assert re.search(message, str(error)), error
 
 
@@ -352,9 +352,9 @@ def test_a_group_that_is_made_after_the_pruner_is_too_late() -> None:
 
 def test_what_nobody_has_all_of_or_is_not_kept_cannot_be_looked_at() -> None:
     pruner = Pruner(OrderDP(0.4), 20, table="sharded")
-    with pytest.raises(ConfigError, match="each process has its own part"):
+    with pytest.raises(ConfigError, match="each process has only its own part"):
         pruner.preview()
-    with pytest.raises(ConfigError, match="keeps no epochs"):
+    with pytest.raises(ConfigError, match="stores no epochs"):
         _ = pruner.last_seen_epoch
 
 

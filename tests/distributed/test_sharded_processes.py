@@ -53,7 +53,7 @@ def test_sums_and_swaps_are_collectives_of_torch_and_none_pickles(group: tuple[l
 
 def test_processes_that_disagree_on_the_length_are_told_so(group: tuple[list[Any], Path]) -> None:
     for rank in group[0]:
-        assert rank["length"].startswith("GroupError: all processes must be set up alike")
+        assert rank["length"].startswith("GroupError: all processes must have the same settings")
         assert "length of the data set: 120 on rank 0, 121 on rank 1" in rank["length"]
 
 

@@ -202,7 +202,7 @@ def test_another_number_of_ranks_cannot_rewind() -> None:
     _, parts = begun(2, 2)
     pruner = pruner_on(None)
     pruner.load_state_dict(parts)
-    with pytest.raises(StateError, match="as many processes as the checkpoint was written by"):
+    with pytest.raises(StateError, match="as many processes as wrote the checkpoint"):
         pruner.rewind()
 
 
@@ -281,14 +281,14 @@ def no_part(folder: Path) -> None:
     ("spoil", "message"),
     [
         (missing, r"parts of all 2 processes; missing: pruner-00001-of-00002\.pt"),
-        (torn, "no checkpoint that can be read"),
+        (torn, "is not a readable checkpoint"),
         (of_another_step, "differ in samples trained on in it: 24 on rank 0, 36 on rank 1"),
         (of_another_seed, "differ in seed: 3 on rank 0, 8 on rank 1"),
-        (of_another_length, "of a data set of 92 samples, this one has 90"),
-        (of_other_data, "of the data set 'mnist', not ''"),
-        (of_more_ranks, "parts of checkpoints by 2 and 3 processes"),
+        (of_another_length, "for a data set of 92 samples, this one has 90"),
+        (of_other_data, "belongs to the data set 'mnist', not ''"),
+        (of_more_ranks, "parts of checkpoints of 2 and 3 processes"),
         (of_strata, "sharding='stratified', this pruner has 'exact'"),
-        (no_part, "is no part that save_parts has written"),
+        (no_part, "is not a part written by save_parts"),
     ],
 )
 def test_parts_that_do_not_belong_together_are_refused_and_nothing_changes(
@@ -316,7 +316,7 @@ def test_an_empty_folder_and_a_whole_table_are_refused(tmp_path: Path) -> None:
 
 def test_states_of_whole_tables_and_of_parts_are_not_taken_for_each_other() -> None:
     whole, part = Pruner(OrderDP(0.4), N), pruner_on(None)
-    with pytest.raises(StateError, match="table that every process had whole"):
+    with pytest.raises(StateError, match="holds a replicated table"):
         part.load_state_dict(whole.state_dict())
     with pytest.raises(StateError, match=r'Pruner\(\.\.\., table="sharded"\)'):
         whole.load_state_dict(part.state_dict())

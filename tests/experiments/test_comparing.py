@@ -63,11 +63,11 @@ def test_contenders_as_they_are_written() -> None:
         parse_method("ucb:2")
     with pytest.raises(ConfigError, match="at least one policy and one seed"):
         grid(BASE, [], [0.3], [0])
-    with pytest.raises(ConfigError, match="'prune_ratio' is the ratio of 'orderdp' and comes from --prune-ratio"):
+    with pytest.raises(ConfigError, match=r"'prune_ratio' is the prune ratio of 'orderdp'\. Set it with --prune-ratio"):
         parse_method("orderdp:prune_ratio=0.9")
-    with pytest.raises(ConfigError, match="'fraction' is the ratio of 'kakurenbo'"):
+    with pytest.raises(ConfigError, match="'fraction' is the prune ratio of 'kakurenbo'"):
         parse_method("kakurenbo:fraction=0.3")
-    with pytest.raises(ConfigError, match="'full' is all data and takes no parameters, got foo"):
+    with pytest.raises(ConfigError, match="'full' trains on all data and takes no parameters, got foo"):
         parse_method("full:foo=1")
 
 
@@ -217,7 +217,7 @@ def test_a_process_that_is_killed_while_it_trains_is_said_in_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(comparing, "_run_here", _die)
-    with pytest.raises(StateError, match="ended from outside, perhaps because memory was short"):
+    with pytest.raises(StateError, match="was killed, perhaps because memory ran out"):
         list(compare_all([BASE], RunOptions(tmp_path, device="cpu", threads=1, jobs=2)))
 
 
@@ -485,7 +485,7 @@ def test_find_lossless_tries_no_ratio_that_a_comparison_would_and_names_what_it_
                 "--prune-ratio",
                 "0.4",
             ],
-            "prune_ratio=0.4 keeps a share of 0.6, but exploration=0.8 times exploitation=0.5 keeps 0.4",
+            "prune_ratio=0.4 keeps a fraction of 0.6, but exploration=0.8 times exploitation=0.5 keeps 0.4",
         ),
         (
             ["train", "--data", "digits", "--policy", "infobatch-quantile", "--prune-ratio", "0.4"],
@@ -503,7 +503,7 @@ def test_find_lossless_tries_no_ratio_that_a_comparison_would_and_names_what_it_
         ),
         (["compare", "--data", "digits", "--policies", "el2n", "--prune-ratios", "0.9999"], "keeps 0 of 1347 samples"),
         (["compare", "--data", "digits", "--policies", "el2n:epoch=20"], "Give --proxy-epochs 20."),
-        (["compare", "--data", "digits", "--policies", "own-scores"], "needs scores made elsewhere"),
+        (["compare", "--data", "digits", "--policies", "own-scores"], "needs precomputed scores"),
         (["compare", "--data", "digits", "--threads", "0"], "--threads must be at least 1"),
         (["compare", "--data", "digits", "--checkpoint-seconds", "nan"], "--checkpoint-seconds must be a number"),
         (["compare", "--data", "digits", "--prune-ratios", ""], "at least one prune ratio"),
@@ -528,9 +528,15 @@ def test_bad_usage_is_said_before_anything_is_trained(
     [
         ('augment = "no"', "augment must be true or false, got 'no'"),
         ("policy_parameters = 3", "policy_parameters must be names with values, got 3"),
-        ("policy_parameters = { prune_ratio = 0.3 }", "'prune_ratio' is the ratio of 'orderdp'"),
-        ('policy = "kakurenbo"\npolicy_parameters = { fraction = 0.3 }', "'fraction' is the ratio of 'kakurenbo'"),
-        ('policy = "full"\npolicy_parameters = { tau = 1 }', "'full' is all data and takes no parameters, got tau"),
+        ("policy_parameters = { prune_ratio = 0.3 }", "'prune_ratio' is the prune ratio of 'orderdp'"),
+        (
+            'policy = "kakurenbo"\npolicy_parameters = { fraction = 0.3 }',
+            "'fraction' is the prune ratio of 'kakurenbo'",
+        ),
+        (
+            'policy = "full"\npolicy_parameters = { tau = 1 }',
+            "'full' trains on all data and takes no parameters, got tau",
+        ),
     ],
 )
 def test_a_file_is_held_to_what_the_command_line_is(
@@ -571,10 +577,10 @@ def test_a_metric_that_is_no_number_is_said_and_the_other_runs_go_on(
     options = ["--task", place, "--epochs", "1", "--device", "cpu", "--threads", "1", "--out", str(tmp_path / "out")]
     assert main(["compare", *options, "--policies", "full", "--no-controls", "--seeds", "0,1"]) == 0
     said = capsys.readouterr().out
-    assert "full data, seed 0: its metric is no number, 0.0% fewer samples" in said
-    assert "full data, seed 1: its metric is no number" in said
+    assert "full data, seed 0: its metric is not a number, 0.0% fewer samples" in said
+    assert "full data, seed 1: its metric is not a number" in said
     assert main(["train", *options, "--policy", "full", "--resume"]) == 0
-    assert "This run is finished already: its metric is no number" in capsys.readouterr().out
+    assert "This run is finished already: its metric is not a number" in capsys.readouterr().out
 
 
 def _task(folder: Path, changes: str) -> str:
@@ -727,7 +733,7 @@ def test_a_damaged_coreset_is_named(tmp_path: Path) -> None:
     runner = Runner(RunOptions(tmp_path, device="cpu"))
     runner.options.folder(settings).mkdir(parents=True)
     (runner.options.folder(settings) / "selection.npz").write_bytes(b"PK\x03\x04 and no more")
-    with pytest.raises(StateError, match=r"is damaged .* Remove it to choose again"):
+    with pytest.raises(StateError, match=r"is damaged .* Remove it to select again"):
         runner.run(settings)
 
 

@@ -124,7 +124,7 @@ def test_a_run_without_its_weights_says_so(tmp_path: Path) -> None:
     place = RunOptions(tmp_path, threads=1, device="cpu")
     list(compare_all([BASE], place))
     (tmp_path / "runs" / BASE.run_id / "model.pt").unlink()
-    with pytest.raises(StateError, match=r"the trained weights .* are not there"):
+    with pytest.raises(StateError, match=r"the trained weights .* are missing"):
         list(evaluate_all([BASE], replace(place, tests=(NOISY,))))
 
 

@@ -160,7 +160,7 @@ def test_a_damaged_plan_is_named(tmp_path: Path) -> None:
     runner = Runner(RunOptions(tmp_path, device="cpu"))
     runner.options.folder(BASE).mkdir(parents=True)
     (runner.options.folder(BASE) / "plan.npz").write_bytes(b"PK\x03\x04 and no more")
-    with pytest.raises(StateError, match=r"is no plan that can be read .* Record it again. Remove the file to do so"):
+    with pytest.raises(StateError, match=r"is not a readable plan .* Record it again. Remove the file to do so"):
         runner.run(BASE)
 
 
@@ -209,8 +209,8 @@ def test_a_task_of_ones_own_brings_its_proxy(tmp_path: Path) -> None:
     ("changes", "complaint"),
     [
         ({"prune_ratio": None}, "needs a prune ratio"),
-        ({"mixup": 0.2}, "would judge images that are not trained on"),
-        ({"cutmix": 0.2}, "would judge images that are not trained on"),
+        ({"mixup": 0.2}, "would score images that are not trained on"),
+        ({"cutmix": 0.2}, "would score images that are not trained on"),
         ({"flip": "alternate"}, "Use flip='random'"),
         ({"policy_parameters": {"proxy_widht": 4}}, "Did you mean 'proxy_width'"),
         ({"policy_parameters": {"proxy_width": 0}}, "proxy_width must be a whole number, at least 1, got 0"),

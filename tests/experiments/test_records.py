@@ -156,10 +156,10 @@ def test_a_value_json_cannot_hold_is_refused_before_anything_is_written(tmp_path
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("{broken", "line 2: the record is damaged: it is no JSON"),
+        ("{broken", "line 2: the record is damaged: it is not JSON"),
         ("\x00\x00", "line 2: the record is damaged"),
         ("", "line 2: the record is damaged"),
-        ("[1]", "line 2: the record is damaged: it is no record with a schema"),
+        ("[1]", "line 2: the record is damaged: it is not a record with a schema"),
         ('{"schema": 1}', "line 2: the record is damaged: KeyError: 'kind'"),
         ('{"schema": 1, "kind": "epoch"}', "line 2: the record is damaged: KeyError: 'epoch'"),
         ('{"schema": 1, "kind": "summary", "status": "ok"}', "line 2: the record is damaged.*it is 'ok'"),
@@ -195,7 +195,9 @@ def test_a_full_disk_is_said_clearly_and_leaves_the_earlier_records(
 
     with monkeypatch.context() as patch:
         patch.setattr(records.os, "fsync", no_room)
-        with pytest.raises(OrderDPError, match=r"could not be written.*No space left on device.*before it are whole"):
+        with pytest.raises(
+            OrderDPError, match=r"could not be written.*No space left on device.*before it are complete"
+        ):
             log.epoch(epoch=1, **EPOCH)
     assert log.path.read_bytes() == before
     log.epoch(epoch=1, **EPOCH)
@@ -284,7 +286,7 @@ def test_packed_records_are_the_same_runs_and_come_back_to_folders(tmp_path: Pat
     assert read_runs(tmp_path / "again") == read_runs(tmp_path)
     assert pack_runs(tmp_path / "again", tmp_path / "second.jsonl") == 3
     assert (tmp_path / "second.jsonl").read_bytes() == file.read_bytes()
-    with pytest.raises(RecordError, match="does not say of which run it is"):
+    with pytest.raises(RecordError, match="does not name its run"):
         read_runs(_with_a_nameless_record(file))
 
 
@@ -308,8 +310,8 @@ def test_report_takes_packed_records(tmp_path: Path, capsys: pytest.CaptureFixtu
         ("notes.txt", "", "must be a folder of runs or a file of packed records that ends in .jsonl"),
         ("records.jsonl", "", "holds the records of one run. Give the folder of its comparison"),
         ("study.jsonl", "", "holds no records: it is empty"),
-        ("study.jsonl", "no JSON\n", "line 1: the record is damaged: it is no JSON"),
-        ("study.jsonl", '{"schema": 1, "kind": "epoch"}\n', "it does not say of which run it is"),
+        ("study.jsonl", "no JSON\n", "line 1: the record is damaged: it is not JSON"),
+        ("study.jsonl", '{"schema": 1, "kind": "epoch"}\n', "it does not name its run"),
     ],
 )
 def test_report_says_what_is_wrong_with_other_files(

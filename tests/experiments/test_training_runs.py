@@ -228,7 +228,7 @@ def test_a_task_that_does_not_tell_what_a_policy_needs_is_told(tmp_path: Path) -
             return super().losses(model, batch).losses
 
     settings = replace(BASE, policy="kakurenbo")
-    with pytest.raises(ConfigError, match="needs to be told 'correct' of each sample, and the task does not"):
+    with pytest.raises(ConfigError, match="needs 'correct' of each sample, and the task does not"):
         Training(settings, Silent(DATA, settings, CPU), tmp_path, device=CPU).run()
 
 

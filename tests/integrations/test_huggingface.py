@@ -442,7 +442,7 @@ class NoLogits(torch.nn.Module):
         (FeedbackError, "losses", {"given": {"sample_losses": lambda outputs, _: outputs.logits.mean()}}),
         (ConfigError, "must be an orderdp.Pruner, got int", {"given": {"pruner": 3}}),
         (ConfigError, r"must know how many batches.*gives 3 to 12", {"policy": Undecided()}),
-        (ConfigError, "order of its own", {"train_sampling_strategy": "group_by_length"}),
+        (ConfigError, "its own order", {"train_sampling_strategy": "group_by_length"}),
         (ConfigError, "ignore_data_skip must be False", {"ignore_data_skip": True}),
         (
             ConfigError,
@@ -470,7 +470,7 @@ def test_labels_that_are_missing_and_trials_are_refused(tmp_path: Path) -> None:
     bare = [{name: item[name] for name in ("input_ids", "attention_mask")} for item in work.dataset()]
     with pytest.raises(FeedbackError, match="must have labels"):
         make(tmp_path, given={"train_dataset": bare}).train()
-    with pytest.raises(ConfigError, match="each other's scores"):
+    with pytest.raises(ConfigError, match="share the scores of one pruner"):
         make(tmp_path).train(trial=SimpleNamespace(number=1))
 
 
@@ -509,12 +509,12 @@ def test_a_loss_of_the_trainer_behind_the_mixin_is_not_replaced_in_silence(tmp_p
 def test_a_loss_in_front_of_the_mixin_must_come_back_to_the_pruner(tmp_path: Path, accumulate: int) -> None:
     options = {"gradient_accumulation_steps": accumulate, "save_strategy": "steps", "save_steps": 1}
     silent = make(tmp_path / "silent", kind=work.SilentTrainer, **options)
-    with pytest.raises(FeedbackError, match=r"no loss came back from the first step.*super\(\)\.compute_loss"):
+    with pytest.raises(FeedbackError, match=r"received no losses in the first step.*super\(\)\.compute_loss"):
         silent.train()
     assert silent.state.global_step == 1
     make(tmp_path, **options, max_steps=3).train()
     resumed = make(tmp_path, kind=work.SilentTrainer, **options)
-    with pytest.raises(FeedbackError, match="no loss came back"):
+    with pytest.raises(FeedbackError, match="received no losses"):
         resumed.train(resume_from_checkpoint=True)
     assert resumed.state.global_step == 4
 
@@ -814,10 +814,10 @@ def test_two_processes_go_on_in_mid_epoch_with_the_weights_of_the_straight_run(r
 
 def test_what_would_leave_processes_waiting_is_refused_by_all_of_them(ranks: list[dict[str, Any]]) -> None:
     for rank in ranks:
-        assert "Give Pruner(..., shard=False)" in rank["sharded"]
+        assert "Use Pruner(..., shard=False)" in rank["sharded"]
         assert "must have even_batches=True" in rank["uneven"]
         assert "must have dispatch_batches=False" in rank["dispatched"]
-        assert "no loss came back from the first step" in rank["silent"]
+        assert "received no losses in the first step" in rank["silent"]
         assert "the model's own loss must be the mean" in rank["weighted"]
 
 

@@ -355,7 +355,7 @@ def test_first_steps_that_fail_are_not_said_to_have_gone_well(tmp_path: Path) ->
     said: list[str] = []
     show_trials(SUITES["table-dynamic"], try_out(parts, RunOptions(tmp_path, device="cpu"), 3), said.append)
     assert "Full data: 1 step, then it failed: the last batch of epoch 1 is a single sample" in said[0]
-    assert "s a step" in said[1]
+    assert "s per step" in said[1]
     assert said[2].endswith("the first steps of 1 kinds of runs went well, those of 1 failed. Nothing was kept.")
 
 

@@ -134,7 +134,7 @@ def test_unbiased_weights_give_the_mean_over_all_data(policy) -> None:
 
 
 def test_unbiased_weights_need_a_refresh() -> None:
-    with pytest.raises(ConfigError, match=r"Give refresh=0\.1"):
+    with pytest.raises(ConfigError, match=r"Use refresh=0\.1"):
         Unlearned(0.5, unbiased=True)
 
 
@@ -323,14 +323,14 @@ def test_a_relative_loss_finds_learned_samples_in_other_tasks(task: str) -> None
         (lambda: SkipLearned(refresh=0), r"refresh must be in \(0, 1\], got 0"),
         (lambda: Budget(0), r"share must be in \(0, 1\], got 0"),
         (lambda: Budget(50), "It is a fraction, not a percentage"),
-        (lambda: Budget(0.5, learned=0.8, policy=FullData()), "learned belong to the policy"),
-        (lambda: Budget(0.5, policy=Budget(0.5)), "a budget within a budget"),
+        (lambda: Budget(0.5, learned=0.8, policy=FullData()), "learned configure the default policy"),
+        (lambda: Budget(0.5, policy=Budget(0.5)), "budgets cannot be nested"),
         (lambda: Budget(0.5, policy=OrderDP(0.5, every="batch")), 'got every="batch"'),
         (lambda: UniformTail(OrderDP(0.5), 1.5), r"tail must be in \[0, 1\]"),
-        (lambda: Pruner(Budget(0.5), 100), r"Give Pruner\(..., epochs=...\)"),
-        (lambda: Pruner(UniformTail(OrderDP(0.5)), 100), "a tail needs to know how long training is"),
+        (lambda: Pruner(Budget(0.5), 100), r"Use Pruner\(..., epochs=...\)"),
+        (lambda: Pruner(UniformTail(OrderDP(0.5)), 100), "a uniform tail needs to know how many epochs are planned"),
         (lambda: Scheduled(Budget(0.5), WarmUp(0.5, 1)), "a schedule needs a policy with a prune ratio"),
-        (lambda: Balanced(Budget(0.5)), "class balance goes inside"),
+        (lambda: Balanced(Budget(0.5)), "class balance must be inside the schedule"),
         (lambda: smallest_loss(2.0, 10), r"label_smoothing must be in \[0, 1\]"),
     ],
 )
@@ -447,5 +447,5 @@ def test_keys_of_a_stream_are_kept_as_the_rule_says(policy) -> None:
 )
 @pytest.mark.parametrize("policy", [Budget(0.5), UniformTail(Budget(0.5))], ids=repr)
 def test_data_without_a_known_number_of_samples_have_no_budget(make, policy) -> None:
-    with pytest.raises(ConfigError, match=r"a budget is a share of full training.*SkipLearned"):
+    with pytest.raises(ConfigError, match=r"a budget is a fraction of full training.*SkipLearned"):
         make(policy)

@@ -134,7 +134,7 @@ def test_the_pressure_falls_geometrically_over_the_epochs() -> None:
 
 
 def test_online_batch_selection_asks_for_the_number_of_epochs_unless_the_pressure_stays() -> None:
-    with pytest.raises(ConfigError, match=r"Give Pruner\(\.\.\., epochs=\.\.\.\), or .*start and end equal"):
+    with pytest.raises(ConfigError, match=r"Use Pruner\(\.\.\., epochs=\.\.\.\), or .*start and end equal"):
         Pruner(OnlineBatchSelection(0.4), 100)
     assert Pruner(OnlineBatchSelection(0.4, start=10, end=10), 100).steps(3, 20) == 9
     assert Pruner(OnlineBatchSelection(0.4), 100, epochs=3).steps(3, 20) == 9
@@ -188,10 +188,10 @@ def test_selective_by_rank_prunes_only_in_its_window_of_whole_epochs(epochs: int
 
 
 def test_selective_by_rank_says_what_it_needs() -> None:
-    with pytest.raises(ConfigError, match=r"Give Pruner\(\.\.\., epochs=\.\.\.\), or .*start=0, end=1"):
+    with pytest.raises(ConfigError, match=r"Use Pruner\(\.\.\., epochs=\.\.\.\), or .*start=0, end=1"):
         Pruner(SelectiveByRank(0.5), 100)
     assert Pruner(SelectiveByRank(0.5, start=0, end=1, plain=0.2), 100).steps(2, 60) == 2
-    with pytest.raises(ConfigError, match=r"keeps 0 of 1 samples; at least one must be left"):
+    with pytest.raises(ConfigError, match=r"keeps 0 of 1 samples; at least one must be kept"):
         Pruner(SelectiveByRank(0.9, start=0, end=1), 1)
     with pytest.raises(ConfigError, match="class balance needs a policy that leaves out exactly its prune ratio"):
         Pruner(Balanced(SelectiveByRank(0.5)), 100, epochs=10, labels=np.arange(100) % 2)
@@ -309,7 +309,7 @@ def test_progressive_dropout_uses_all_data_in_as_many_last_epochs_as_it_is_told(
     with pytest.raises(UnknownSizeError) as caught:
         Pruner(policy, 100, epochs=5).steps(5, 10)
     assert (caught.value.lower, caught.value.upper) == (2 * 1 + 30, 50)
-    with pytest.raises(ConfigError, match=r"Give Pruner\(\.\.\., epochs=\.\.\.\), or .*last=0"):
+    with pytest.raises(ConfigError, match=r"Use Pruner\(\.\.\., epochs=\.\.\.\), or .*last=0"):
         Pruner(ProgressiveDropout(), 100)
     assert Pruner(ProgressiveDropout(last=0), 100).size_bounds(0) == (1, 100)
 

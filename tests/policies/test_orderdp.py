@@ -82,8 +82,8 @@ def test_a_dial_outside_0_to_1_is_refused(name: str, value: object) -> None:
         ({"exploration": 0.5}, "give prune_ratio, or both"),
         ({"exploitation": 0.5}, "give prune_ratio, or both"),
         ({"prune_ratio": 0.4, "exploration": 0.8, "exploitation": 0.8}, "Leave one of the three out"),
-        ({"prune_ratio": 0.4, "exploration": 0.5}, "exploration must be at least the share that is kept, 0.6"),
-        ({"prune_ratio": 0.4, "exploitation": 0.5}, "exploitation must be at least the share that is kept, 0.6"),
+        ({"prune_ratio": 0.4, "exploration": 0.5}, "exploration must be at least the kept fraction, 0.6"),
+        ({"prune_ratio": 0.4, "exploitation": 0.5}, "exploitation must be at least the kept fraction, 0.6"),
         ({"prune_ratio": 0.4, "every": "step"}, 'every must be "epoch" or "batch"'),
     ],
 )

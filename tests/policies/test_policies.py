@@ -519,9 +519,9 @@ def test_names_that_do_not_exist_suggest_the_nearest() -> None:
         policies.build("orderpd")
     with pytest.raises(ConfigError, match=r"no parameter 'prune_ration'\. Did you mean 'prune_ratio'\?"):
         policies.build("ucb", prune_ration=0.4)
-    with pytest.raises(ConfigError, match=r"cannot be made: .*prune_ratio"):
+    with pytest.raises(ConfigError, match=r"cannot be created: .*prune_ratio"):
         policies.build("ucb")
-    with pytest.raises(ConfigError, match="is no policy with a name"):
+    with pytest.raises(ConfigError, match="is not a registered policy"):
         policies.config_of(Fixed([1]))
 
 

@@ -148,7 +148,7 @@ def test_step_by_step_every_rule_trains_on_exactly_q_without_repeats(rule) -> No
         ({"unbiased": True, "select": "bottom"}, "hardest of all samples are never"),
         ({"unbiased": True, "select": Trimmed(0.1)}, "hardest of all samples are always above"),
         ({"unbiased": True, "select": Mixed(top=0.5, uniform=0.5), "every": "batch"}, 'every="epoch"'),
-        ({"select": Trimmed(0.9)}, "Skip at most a share of 0.318"),
+        ({"select": Trimmed(0.9)}, "Skip at most a fraction of 0.318"),
     ],
 )
 def test_rules_that_cannot_be_are_refused_with_the_reason(parameters: dict, message: str) -> None:
@@ -200,5 +200,7 @@ def test_small_classes_are_trimmed_as_far_as_they_go() -> None:
 def test_a_class_that_is_too_small_for_unbiased_weights_is_named() -> None:
     labels = np.repeat([3, 5], [95, 5])
     policy = Balanced(OrderDP(0.4, select=Mixed(top=0.9, uniform=0.1), unbiased=True))
-    with pytest.raises(ConfigError, match=r"class 5 has 5 samples, of which 3 are to be kept.* one label in common"):
+    with pytest.raises(
+        ConfigError, match=r"class 5 has 5 samples, of which 3 are to be kept.* merge small classes under one label"
+    ):
         policy.select(table_with(np.arange(100.0)), Context(n=100, epoch=0, labels=labels))

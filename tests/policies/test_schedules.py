@@ -78,9 +78,9 @@ def test_what_an_epoch_cannot_do_is_said_before_the_first(policy) -> None:
 
 def test_a_rule_that_moves_asks_for_the_number_of_epochs_before_the_first() -> None:
     policy = OrderDP(0.4, select=Moving(1.0, 0.5))
-    with pytest.raises(ConfigError, match="how long training is"):
+    with pytest.raises(ConfigError, match="how many epochs are planned"):
         Pruner(policy, 1000)
-    with pytest.raises(ConfigError, match="how long training is"):
+    with pytest.raises(ConfigError, match="how many epochs are planned"):
         KeyFilter(policy)  # whose first epoch draws by no rule
 
 
@@ -211,7 +211,7 @@ def test_an_exponential_schedule_comes_out_of_a_config_and_needs_no_plan_without
     assert policies.build(**policies.config_of(policy)) == policy
     endless = Pruner(Scheduled(DynamicRandom(0.5), Exponential(0.5, full_last=0)), 100)
     assert [endless.size_bounds(epoch) for epoch in range(3)] == [(100, 100), (50, 50), (25, 25)]
-    with pytest.raises(ConfigError, match=r"Give Pruner\(\.\.\., epochs=\.\.\.\)"):
+    with pytest.raises(ConfigError, match=r"Use Pruner\(\.\.\., epochs=\.\.\.\)"):
         Pruner(policy, 100)
 
 
@@ -241,7 +241,7 @@ def test_a_schedule_waits_for_losses_though_the_policy_alone_would_not(policy: O
     pruner = Pruner(Scheduled(policy, WarmUp(0.5, epochs=1)), dataset, epochs=4)
     loader = pruner.loader(dataset, batch_size=8)
     list(loader)
-    with pytest.warns(NoFeedbackWarning, match="no loss came back"):
+    with pytest.warns(NoFeedbackWarning, match="received no losses"):
         list(loader)
     assert pruner.epoch == 0
     assert not Scheduled(DynamicRandom(0.0), WarmUp(0.5, epochs=1)).needs_feedback
@@ -254,7 +254,7 @@ def test_training_longer_than_was_planned_is_said_once() -> None:
     for epoch in range(4):
         train_epoch(pruner, loader, epoch)
     next(iter(loader))  # a look at one more epoch is no training
-    with pytest.warns(BeyondPlanWarning, match=r"epoch 5 is being trained on.*epochs=4\) planned 4") as said:
+    with pytest.warns(BeyondPlanWarning, match=r"epoch 5 is being trained, but .*epochs=4\) planned 4") as said:
         train_epoch(pruner, loader, 4)
     train_epoch(pruner, loader, 5)
     assert len(said) == 1

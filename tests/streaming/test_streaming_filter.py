@@ -255,7 +255,7 @@ def test_an_empty_stream_and_one_that_ends_for_good_are_refused() -> None:
     keys = made()
     with pytest.raises(DatasetError, match="must have samples"):
         list(keys.one_epoch(DataLoader(keys.only([]), batch_size=None)))
-    with pytest.raises(DatasetError, match="used up after one"):
+    with pytest.raises(DatasetError, match="which can be iterated once"):
         keys.only(iter(NAMES))
 
 
@@ -400,7 +400,7 @@ def test_the_state_of_another_data_set_is_noticed_at_the_end_of_a_pass(stop: int
     train(first, Shards(shards=other), 2, after_step=lambda step: step == stop)
     second.load_state_dict(first.state_dict())
     scores = second.scores_of(flat(other))
-    with pytest.raises(DatasetError, match=r"none was among the 69 .* another data set"):
+    with pytest.raises(DatasetError, match=r"known keys was among the 69 .* another data set"):
         train(second, Shards(), second.epoch + 1)
     assert torch.equal(second.scores_of(flat(other)), scores)
 
@@ -537,7 +537,7 @@ def test_processes_on_their_own_keep_an_exact_share_each(tmp_path: Path) -> None
 
 def test_two_processes_that_are_set_up_differently_are_told_and_do_not_hang(tmp_path: Path) -> None:
     for message in in_processes(2, tmp_path, work.differently_set_up):
-        assert message.startswith("GroupError: all processes must be set up alike")
+        assert message.startswith("GroupError: all processes must have the same settings")
 
 
 def test_ddp_trains_on_ranks_that_keep_unequal_numbers(tmp_path: Path) -> None:

@@ -251,7 +251,7 @@ def test_bad_input_is_refused() -> None:
             scores_of([1.0], window, keep)  # type: ignore[arg-type]
     with pytest.raises(FeedbackError, match="one number for each of the 2"):
         list(OnePass([1.0, 2.0], lambda b: b.mean(), window=2, keep=1, collate=torch.tensor))
-    with pytest.raises(FeedbackError, match="it gave float"):
+    with pytest.raises(FeedbackError, match="it returned float"):
         list(OnePass([1.0, 2.0], lambda b: 1.0, window=2, keep=1, collate=torch.tensor))  # type: ignore[arg-type]
     state = scores_of([1.0], 4, 2).state_dict()
     with pytest.raises(StateError, match="window=4 and keep=1"):

@@ -166,7 +166,7 @@ def settings_of(options: argparse.Namespace, *, varied: bool = False, **own: Any
     wrong = [name for name in VARIED if name in from_file] if varied else []
     if wrong:
         raise ConfigError(
-            f"{str(options.config)!r} says {' and '.join(wrong)}, which a comparison varies. Leave it out there, and "
+            f"{str(options.config)!r} sets {' and '.join(wrong)}, which a comparison varies. Leave it out there, and "
             "give --policies, --prune-ratios and --seeds."
         )
     return Settings.from_dict({**preset_values(options.preset), **from_file, **given, **own})
@@ -342,7 +342,9 @@ def result_text(summary: Mapping[str, Any]) -> str:
     """Format the result of a finished run: its metric, which may be missing, and what it saved."""
     unit = summary.get("metric_unit", "%")
     digits = ".2f" if unit == "%" else ".4g"
-    metric = "its metric is no number" if summary["metric"] is None else f"{summary['metric']:{digits}} {unit}".rstrip()
+    metric = (
+        "its metric is not a number" if summary["metric"] is None else f"{summary['metric']:{digits}} {unit}".rstrip()
+    )
     proxy = summary.get("proxy_samples")
     told = f", and {proxy['forward']:,} through a proxy, {proxy['backward']:,} of them back" if proxy else ""
     return f"{metric}, {summary['saved']:.1%} fewer samples{told}"

@@ -96,7 +96,7 @@ def _advise_on_runs(options: argparse.Namespace) -> None:
 
     if any(value is not None for value in (options.learned, options.label_smoothing, options.classes)):
         raise ConfigError(
-            "records hold shares, not losses: a sample is learned by the threshold of the run's policy. Leave out "
+            "records hold fractions, not losses: a sample is learned by the threshold of the run's policy. Leave out "
             "--learned, --label-smoothing and --classes, or give a checkpoint."
         )
     check_ratio("refresh", options.refresh)
@@ -104,7 +104,7 @@ def _advise_on_runs(options: argparse.Namespace) -> None:
     runs = read_runs(options.path)
     told = [_told(run, options.refresh) for run in runs]
     if not any(each["epochs"] for each in told):
-        raise RecordError(f"nothing can be said of {str(options.path)!r}: {_missing(runs[0])}")
+        raise RecordError(f"there is no advice for {str(options.path)!r}: {_missing(runs[0])}")
     if options.json:
         say(json.dumps({"refresh": options.refresh, "runs": told}, allow_nan=False))
     else:
@@ -161,6 +161,6 @@ def _missing(run: Run) -> str:
     if not run.epochs:
         return "no epoch has come to its end yet. Ask again later."
     return (
-        "its records hold no learned share; they were written by an earlier version. Run it again, or ask of a "
+        "its records hold no learned share; they were written by an earlier version. Run it again, or give a "
         "checkpoint."
     )

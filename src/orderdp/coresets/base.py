@@ -45,8 +45,8 @@ def check_balance(balanced: Any) -> None:
     """Raise unless `balanced` is True, False or "equal"."""
     if not (isinstance(balanced, bool) or balanced == "equal"):
         raise ConfigError(
-            f'balanced must be True (each class keeps its share), "equal" (each class keeps as many) or False, '
-            f"got {balanced!r}."
+            'balanced must be True (each class keeps the same fraction), "equal" (each class keeps the same number) or '
+            f"False, got {balanced!r}."
         )
 
 

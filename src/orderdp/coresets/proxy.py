@@ -213,7 +213,7 @@ class Store:
         for name, value in wanted.items():
             if self._identity.get(name) != value:
                 raise StateError(
-                    f"the recordings in {self.folder} are of another proxy: {name} must be {value!r}, it was "
+                    f"the recordings in {self.folder} belong to another proxy: {name} must be {value!r}, it was "
                     f"{self._identity.get(name)!r}. Use another folder, or remove this one."
                 )
 
@@ -417,9 +417,12 @@ def find_head(model: nn.Module, inputs: torch.Tensor, name: str | None = None) -
     head = _last_called(model, inputs, linear if name is None else {name: linear[name]})
     if head is None:
         raise ConfigError(
-            "the model must go through an nn.Linear, whose inputs are the features; it goes through none."
+            "the model's forward pass must use an nn.Linear, whose inputs are the features; it uses none."
             if name is None
-            else f"the model must go through the head {name!r}, it does not. Name another with Proxy(..., head=...)."
+            else (
+                f"the model's forward pass must use the head {name!r}, it does not. Name another with "
+                "Proxy(..., head=...)."
+            )
         )
     # With noise: the output of a zero-initialized head would equal any scaling of it.
     with FeatureHook(model, head, noise=torch.Generator().manual_seed(0)) as tap, torch.no_grad():
@@ -626,7 +629,7 @@ def _tensors_of(dataset: Any) -> tuple[torch.Tensor, torch.Tensor] | None:
         return None
     if len(given) != 2 or len(given[0]) != len(given[1]):
         shapes = [tuple(part.shape) for part in given]
-        raise DatasetError(f"tensors must be inputs and labels, as many of each; got {shapes}.")
+        raise DatasetError(f"tensors must be inputs and labels of the same length, got {shapes}.")
     return given[0], given[1]
 
 
@@ -729,7 +732,7 @@ class Proxy:
             who: Name of the method, for messages.
         """
         if needs.scores:
-            raise DatasetError(f"{who} needs scores made elsewhere. Give it Arrays(scores=...).")
+            raise DatasetError(f"{who} needs precomputed scores. Give it Arrays(scores=...).")
         if needs.epoch is not None and needs.epoch > self.epochs:
             raise ConfigError(
                 f"{who} needs the model after {needs.epoch} epochs, this proxy is trained for {self.epochs}. "
@@ -771,7 +774,7 @@ class Proxy:
 
     def scores(self) -> np.ndarray:
         """Not available: a proxy has no precomputed scores."""
-        raise DatasetError("a proxy has no scores made elsewhere. Use Arrays(scores=...).")
+        raise DatasetError("a proxy has no precomputed scores. Use Arrays(scores=...).")
 
     def checkpoints(self) -> Sequence[int]:
         """Epochs with recordings: after each one."""
@@ -836,8 +839,8 @@ class Proxy:
         moment = self.epochs if epoch is None else epoch
         if not (0 <= moment <= self.epochs and 0 <= init < self.inits):
             raise ConfigError(
-                f"this proxy has models 0 to {self.inits - 1} after 0 to {self.epochs} epochs, model {init} after "
-                f"{moment} was asked for."
+                f"this proxy has models 0 to {self.inits - 1} after 0 to {self.epochs} epochs, got model {init} after "
+                f"{moment}."
             )
         return moment
 

@@ -203,7 +203,7 @@ def common_length(given: Mapping[str, np.ndarray | None], labels: Any = None, pr
         raise DatasetError("at least one array must be given, and none may be empty.")
     if len(set(lengths.values())) > 1:
         shown = ", ".join(f"{length} {prefix}{name}" for name, length in lengths.items())
-        raise DatasetError(f"all arrays must be of the same samples, there are {shown}.")
+        raise DatasetError(f"all arrays must have the same samples, got {shown}.")
     return int(next(iter(lengths.values())))
 
 

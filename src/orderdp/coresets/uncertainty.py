@@ -191,7 +191,7 @@ class DeepFool(ScoreMethod):
         if not inputs.is_floating_point():  # fail before the proxy is trained
             raise DatasetError(
                 f"DeepFool changes the inputs, so they must be floats, got {inputs.dtype}. Give the proxy a data set "
-                "that converts them, and a model that takes them so."
+                "that converts them, and a model that takes floats."
             )
         model, norms = source.model(), np.empty(source.n, dtype=np.float32)
         for indices, inputs, _ in source.batches():

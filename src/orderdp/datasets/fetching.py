@@ -284,7 +284,7 @@ def get_debian_package(package: DebianPackage, scratch: Path, timeout: float) ->
     _run(["apt-get", *options, "download", package.name], scratch, _LONGEST)
     archives = sorted(scratch.glob("*.deb"))
     if not archives:
-        raise UnavailableError(f"apt-get brought no file for {package.name}")
+        raise UnavailableError(f"apt-get downloaded no file for {package.name}")
     _run(["dpkg-deb", "-x", str(archives[-1]), str(scratch / "unpacked")], scratch, _LONGEST)
     return scratch / "unpacked" / package.folder
 
@@ -304,7 +304,7 @@ def get_npm_package(package: NpmPackage, scratch: Path, timeout: float) -> Path:
     )
     archives = sorted(scratch.glob("*.tgz"))
     if not archives:
-        raise UnavailableError(f"npm brought no file for {wanted}")
+        raise UnavailableError(f"npm downloaded no file for {wanted}")
     found = sha256_of_file(archives[0])
     if found != package.sha256:
         raise UnavailableError(
@@ -337,7 +337,7 @@ def _run(command: list[str], folder: Path, seconds: float) -> None:
     if done.returncode:
         lines = [line.strip() for line in (done.stderr + done.stdout).splitlines() if line.strip()]
         said = next((line for line in lines if line.startswith(("E:", "npm error", "npm ERR!"))), "")
-        raise UnavailableError(f"{command[0]} failed ({done.returncode}): {said or (lines or ['it said nothing'])[-1]}")
+        raise UnavailableError(f"{command[0]} failed ({done.returncode}): {said or (lines or ['no output'])[-1]}")
 
 
 #: Seconds after which a source that does not respond is skipped.

@@ -80,8 +80,8 @@ def _whose(digest: str) -> str:
 
 
 _ADVICE = {
-    errno.ENOSPC: "The disk is full: make room, or name another folder with --data-dir.",
-    errno.EDQUOT: "Your quota is used up: make room, or name another folder with --data-dir.",
+    errno.ENOSPC: "The disk is full: free some space, or name another folder with --data-dir.",
+    errno.EDQUOT: "Your quota is used up: free some space, or name another folder with --data-dir.",
 }
 
 

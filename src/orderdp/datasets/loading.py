@@ -84,8 +84,9 @@ def data_from_arrays(
     test = _array_split(arrays[2], arrays[3], f"{source}: x_test", f"{source}: y_test")
     if train.images.shape[1:] != test.images.shape[1:] or train.images.dtype != test.images.dtype:
         raise DatasetError(
-            f"{source}: training and test samples must be alike, got {tuple(train.images.shape[1:])} of "
-            f"{train.images.dtype} and {tuple(test.images.shape[1:])} of {test.images.dtype}."
+            f"{source}: training and test samples must have the same shape and type, got "
+            f"{tuple(train.images.shape[1:])} of {train.images.dtype} and {tuple(test.images.shape[1:])} of "
+            f"{test.images.dtype}."
         )
     if len(train) == 0 or len(test) == 0:
         raise DatasetError(f"{source}: both splits must have samples, got {len(train)} and {len(test)}.")
@@ -122,12 +123,11 @@ def _array_split(values: np.ndarray, labels: np.ndarray, values_name: str, label
     flat = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
     if flat.ndim != 1 or not np.issubdtype(flat.dtype, np.integer) or (len(flat) and int(flat.min()) < 0):
         raise DatasetError(
-            f"{labels_name} must be whole numbers from 0, one a sample, got {labels.dtype} of shape {labels.shape}."
+            f"{labels_name} must be whole numbers from 0, one per sample, got {labels.dtype} of shape {labels.shape}."
         )
     if len(flat) and int(flat.max()) >= _MOST_CLASSES:
         raise DatasetError(
-            f"{labels_name} must be the classes' numbers, counted from 0, got one of {int(flat.max()):,}. Number the "
-            "classes that there are."
+            f"{labels_name} must be class numbers, counted from 0, got {int(flat.max()):,}. Renumber the classes."
         )
     if len(flat) != len(values):
         raise DatasetError(

@@ -241,11 +241,11 @@ def _corruption(text: str) -> tuple[str, int]:
 
 
 _VALUES: dict[str, tuple[Callable[[str], Any], str]] = {
-    "holdout": (float, "a share between 0 and 1"),
+    "holdout": (float, "a fraction between 0 and 1"),
     "tail": (float, "a number of at least 1, largest class to smallest"),
     "train": (int, "a number of samples"),
     "test": (int, "a number of samples"),
-    "noise": (float, "a share between 0 and 1"),
+    "noise": (float, "a fraction between 0 and 1"),
     "corrupt": (_corruption, "a kind and a severity, such as blur:3"),
     "seed": (int, "a whole number"),
 }

@@ -76,9 +76,7 @@ def gradient_norm(parameters: Iterable[torch.Tensor]) -> torch.Tensor:
     """
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     if not gradients:
-        raise FeedbackError(
-            "there is no gradient whose norm could be taken. Measure after backward() and before zero_grad()."
-        )
+        raise FeedbackError("there is no gradient to measure. Measure after backward() and before zero_grad().")
     dense = (each.coalesce().values() if each.is_sparse else each for each in gradients)
     norms = [torch.linalg.vector_norm(each, dtype=torch.float32) for each in dense]
     home = norms[0].device
@@ -203,8 +201,8 @@ def gradient_cosine(
     begun = time.perf_counter()
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ConfigError(
-            "a gradient is that of parameters that are trained, and the model has none with requires_grad. Unfreeze "
-            "some, or give the part of the model that is trained."
+            "the model must have parameters with requires_grad=True, it has none. Unfreeze some, or pass the part of "
+            "the model that is trained."
         )
     order = generator(seed, "gradient cosine").permutation(n)
     kept = np.zeros(n, dtype=np.bool_)

@@ -242,7 +242,7 @@ def stability(runs: Iterable[_Epochs], stages: int | Sequence[float] = 3) -> lis
 def _ends(stages: int | Sequence[float]) -> list[float]:
     if not isinstance(stages, Sequence):
         if not is_count(stages):
-            raise ConfigError(f"stages must be a whole number, at least 1, or a list of shares, got {stages!r}.")
+            raise ConfigError(f"stages must be a whole number, at least 1, or a list of fractions, got {stages!r}.")
         return [number / stages for number in range(1, stages + 1)]
     ends = [float(end) for end in stages]
     if not ends or ends != sorted(set(ends)) or ends[0] <= 0 or ends[-1] != 1:

@@ -156,7 +156,7 @@ class Diagnostics:
                 ``scaler.get_scale()``, does not wait for the device.
         """
         if self._model is None:
-            raise ConfigError("gradients are a model's. Give Diagnostics(pruner, model).")
+            raise ConfigError("gradients need a model. Use Diagnostics(pruner, model).")
         self.norms.add(gradient_norm(self._model.parameters()) / scale)
 
     def epoch(self, metric: SupportsFloat | None = None) -> dict[str, float | None]:
@@ -247,7 +247,7 @@ class Diagnostics:
             **dataloader_kwargs: Other arguments of the DataLoader, except for the order.
         """
         if self._model is None:
-            raise ConfigError("gradients are a model's. Give Diagnostics(pruner, model).")
+            raise ConfigError("gradients need a model. Use Diagnostics(pruner, model).")
         options = {**dataloader_kwargs, "collate_fn": IndexedCollate(dataloader_kwargs.get("collate_fn"))}
         options.setdefault("generator", torch.Generator())
 

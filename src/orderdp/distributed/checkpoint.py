@@ -61,7 +61,7 @@ class DCPState:
         packed = state.get("packed")
         if not isinstance(packed, bytes):
             raise StateError(
-                f"a packed state must be what DCPState(pruner).state_dict() gave, got {type(packed).__name__}."
+                f"a packed state must come from DCPState(pruner).state_dict(), got {type(packed).__name__}."
             )
         self._pruner.load_state_dict(torch.load(io.BytesIO(packed), weights_only=True))
 
@@ -103,8 +103,8 @@ def _rank(state: Mapping[str, Any]) -> int:
     group = state.get("group") if isinstance(state, Mapping) else None
     if group is None:
         raise StateError(
-            "parts of a checkpoint must be what state_dict() gave on each rank without sync(), got one that is whole. "
-            "Load that one alone."
+            "parts of a checkpoint must come from state_dict() on each rank without sync(), got a complete state. Load "
+            "that one alone."
         )
     return int(group["rank"])
 
@@ -122,7 +122,7 @@ def _check_complete(states: Sequence[Mapping[str, Any]]) -> None:
                     f"{_rank(state)} has {there}. Use parts of one checkpoint."
                 )
         if state["group"]["kept"] != states[0]["group"]["kept"]:
-            raise StateError("the parts are of different runs or moments. Use parts of one checkpoint.")
+            raise StateError("the parts are from different runs or steps. Use parts of one checkpoint.")
 
 
 def _changes(state: Mapping[str, Any], declared: Mapping[str, Column]) -> Changes:
@@ -162,14 +162,16 @@ def _checked(parts: Sequence[Part], shard: Shard, sharding: str) -> list[Part]:
     for part in parts:
         if "shard" not in part["timeline"]:
             raise StateError(
-                "the checkpoint is of a table that every process had whole. Load it into "
-                'Pruner(..., table="replicated"), or take over its scores with observe(...).'
+                'the checkpoint holds a replicated table. Load it into Pruner(..., table="replicated"), or reuse its '
+                "scores with observe(...)."
             )
     parts = sorted(parts, key=_rank_of_part)
     about = parts[0]["timeline"]["shard"]
     world, ranks = about["world_size"], [_rank_of_part(part) for part in parts]
     if any(part["timeline"]["shard"]["world_size"] != world for part in parts):
-        raise StateError("the parts are of checkpoints by different numbers of processes. Use parts of one checkpoint.")
+        raise StateError(
+            "the parts are from checkpoints of different numbers of processes. Use parts of one checkpoint."
+        )
     if ranks != list(range(world)):
         missing = sorted(set(range(world)) - set(ranks))
         raise StateError(
@@ -185,13 +187,13 @@ def _checked(parts: Sequence[Part], shard: Shard, sharding: str) -> list[Part]:
         ):
             if mine != other:
                 raise StateError(
-                    f"the parts must be of one checkpoint; they differ in {what}: {mine} on rank 0, {other} on rank "
-                    f"{_rank_of_part(part)}. Use parts that were written after the same step of the same run."
+                    f"the parts must come from one checkpoint; they differ in {what}: {mine} on rank 0, {other} on "
+                    f"rank {_rank_of_part(part)}. Use parts that were written after the same step of the same run."
                 )
     if about["sharding"] != sharding:
         raise StateError(
-            f"the checkpoint was written with sharding={about['sharding']!r}, this pruner has {sharding!r}. "
-            "Make the pruner with the same."
+            f"the checkpoint was written with sharding={about['sharding']!r}, this pruner has {sharding!r}. Create the "
+            "pruner with the same sharding."
         )
     return parts
 
@@ -239,7 +241,7 @@ def _rows(parts: Sequence[Part], name: str, shard: Shard) -> torch.Tensor:
             if values.shape != (there.size,):
                 raise StateError(
                     f"column {name!r} of the part of rank {there.rank} must hold {there.size} values, got shape "
-                    f"{tuple(values.shape)}. Use parts that were written to their end."
+                    f"{tuple(values.shape)}. Use complete parts."
                 )
             found.append(values[low - there.start : high - there.start])
     return found[0] if len(found) == 1 else torch.cat(found) if found else torch.empty(0)
@@ -314,11 +316,11 @@ def load_parts(pruner: Pruner, folder: str | os.PathLike[str], *, dataset: str =
     for path in _paths(Path(folder)):
         part: dict[str, Any] = load_checkpoint(path, mmap=True)
         if set(part) != {"dataset", "pruner"}:
-            raise StateError(f"{os.fspath(path)!r} is no part that save_parts has written. Use another checkpoint.")
+            raise StateError(f"{os.fspath(path)!r} is not a part written by save_parts. Use another checkpoint.")
         if part["dataset"] != dataset:
             raise StateError(
-                f"{os.fspath(path)!r} is of the data set {part['dataset']!r}, not {dataset!r}. "
-                "Resume with the data set it was written for."
+                f"{os.fspath(path)!r} belongs to the data set {part['dataset']!r}, not {dataset!r}. Resume with the "
+                "original data set."
             )
         parts.append(part["pruner"])
     pruner.load_state_dict(parts)
@@ -332,16 +334,16 @@ def _paths(folder: Path) -> list[Path]:
     worlds = sorted({int(world) for _, world in found})
     if len(worlds) > 1:
         raise StateError(
-            f"{os.fspath(folder)!r} holds parts of checkpoints by {' and '.join(map(str, worlds))} processes. "
-            "Use a folder of its own for each checkpoint."
+            f"{os.fspath(folder)!r} holds parts of checkpoints of {' and '.join(map(str, worlds))} processes. Use a "
+            "separate folder for each checkpoint."
         )
     names = [_NAME.format(rank=rank, world=worlds[0]) for rank in range(worlds[0])]
     missing = [name for name in names if not (folder / name).exists()]
     if missing:
         raise StateError(
             f"{os.fspath(folder)!r} must hold the parts of all {worlds[0]} processes; missing: "
-            f"{', '.join(missing[:8])}. A process died before it wrote its part, or its disk is not here: use an "
-            "earlier checkpoint, or bring the file."
+            f"{', '.join(missing[:8])}. A process died before it wrote its part, or its disk is not mounted: use an "
+            "earlier checkpoint, or copy the file here."
         )
     return [folder / name for name in names]
 

@@ -73,8 +73,8 @@ def find_exchange(process_group: Any) -> Exchange | None:
         return None
     if process_group is not None and dist.get_rank(process_group) < 0:
         raise ConfigError(
-            "process_group must be a group that this process belongs to, and it does not. "
-            "Give each process the data-parallel group it is in."
+            "process_group must be a group that contains this process, got one that does not. Pass each process its "
+            "own data-parallel group."
         )
     return ProcessGroupExchange(process_group) if dist.get_world_size(process_group) > 1 else None
 

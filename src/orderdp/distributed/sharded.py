@@ -163,8 +163,8 @@ class ShardedOrder:
         """Next `count` samples of this rank from a position on."""
         if position < self.base:
             raise StateError(
-                f"this epoch was dealt out anew to {self.world} processes after {self.base} of its samples, so it "
-                "cannot be served from its start. Leave out rewind()."
+                f"this epoch was redistributed to {self.world} processes after {self.base} of its samples, so it "
+                "cannot restart from its beginning. Leave out rewind()."
             )
         start = (position - self.base) // self.world
         stop = min(start + count, self.each)
@@ -413,8 +413,8 @@ class ShardedDraw:
         """Raise if an epoch cannot be served from its start."""
         if getattr(order, "base", 0):
             raise StateError(
-                "rewind() needs as many processes as the checkpoint was written by: what was trained on before is not "
-                "known to others. Leave it out, and let the loader skip nothing."
+                "rewind() needs as many processes as wrote the checkpoint: other processes do not know what was "
+                "trained on before. Leave it out, and let the loader skip nothing."
             )
 
     def state_dict(self, order: Order | None, position: int) -> dict[str, Any]:
@@ -448,8 +448,8 @@ class ShardedDraw:
         own = BitSet(shard.start, shard.stop, state["selected"].numpy().view(np.uint64).copy())
         if own.words.shape != BitSet(shard.start, shard.stop).words.shape:
             raise StateError(
-                f"the checkpoint's draw must have a bit for each of the {shard.size} samples of rank {shard.rank}, it "
-                "has not. Use parts that were written to their end."
+                f"the checkpoint's selection must have one bit for each of the {shard.size} samples of rank "
+                f"{shard.rank}, it does not. Use complete parts."
             )
         if state["kind"] == "undealt":
             return PendingEpoch(own, int(state["left"]), int(state["base"]))
@@ -489,8 +489,8 @@ def build_sharded(
     policy = checked_for_shards(policy)
     if not options.shard:
         raise ConfigError(
-            'table="sharded" deals out the samples itself, so that most are trained on where their scores are; got '
-            'shard=False. Leave it out, or use table="replicated" where a framework deals them out.'
+            'table="sharded" shards the samples itself, so that most are trained on where their scores are; got '
+            'shard=False. Leave it out, or use table="replicated" if a framework shards them.'
         )
     exchange = find_exchange(options.process_group)
     shard = Shard(n) if exchange is None else Shard(n, exchange.rank, exchange.world)

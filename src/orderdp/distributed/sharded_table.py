@@ -269,7 +269,8 @@ class ShardedTable(ScoreTable):
             raise IndexRangeError(
                 f"rank {self.shard.rank} holds the samples from {self.first} to {self.first + self.size - 1} and those "
                 f"it was given to train on; got {example} ({len(wrong)} of {total} in this batch are others). Pass the "
-                "index that came with the batch, and observe on each rank what it holds: pruner.local_indices."
+                "index that came with the batch, and call observe() on each rank for the samples it holds: "
+                "pruner.local_indices."
             )
         raise IndexRangeError(
             f"indices must be in [0, {self.n}), the length of the data set; got {example} "

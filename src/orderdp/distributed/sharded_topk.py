@@ -342,8 +342,8 @@ def checked_for_shards(policy: Policy) -> Policy:
     if isinstance(policy, Unlearned | SkipLearned):
         if not isinstance(policy.learned, Probability | LossBelow):
             raise ConfigError(
-                f'with table="sharded" a sample is learned by its own loss, got {policy.learned}: that is measured by '
-                "the losses of all. Use Probability or LossBelow."
+                f'table="sharded" needs a threshold on a sample\'s own loss, got {policy.learned}, which depends on '
+                "the losses of all samples. Use Probability or LossBelow."
             )
         if policy.unbiased:
             raise ConfigError('table="sharded" has no weights, got unbiased=True. Leave it out.')
@@ -359,8 +359,8 @@ def checked_for_shards(policy: Policy) -> Policy:
         )
     if policy.every != "epoch":
         raise ConfigError(
-            f'table="sharded" draws once an epoch, got {policy}: a choice at every step would ask all ranks for '
-            'scores at every step. Use every="epoch".'
+            f'table="sharded" selects once per epoch, got {policy}: a selection at every step would need the scores of '
+            'all ranks at every step. Use every="epoch".'
         )
     if policy.unbiased:
         raise ConfigError(
@@ -369,8 +369,8 @@ def checked_for_shards(policy: Policy) -> Policy:
         )
     if type(policy.rule).select is not PoolRule.select:
         raise ConfigError(
-            f'table="sharded" keeps positions of a pool, got {policy.rule}: a select of one\'s own sees a whole pool, '
-            "and no process has one. Override positions instead of select."
+            f'table="sharded" keeps positions of a pool, got {policy.rule}: a custom select needs a whole pool, and no '
+            "process has one. Override positions instead of select."
         )
     return policy
 

@@ -87,7 +87,7 @@ def check_alike(
             if place == 0:
                 break
     raise GroupError(
-        f"all processes must be set up alike, and at epoch {epoch} they differ in {'; '.join(found)}. {advice}"
+        f"all processes must have the same settings, but at epoch {epoch} they differ in {'; '.join(found)}. {advice}"
     )
 
 
@@ -121,13 +121,13 @@ def check_same_draw(
         raise failure
     _raise_for_failed([bool(answer.failed) for answer in answers], epoch)
     if len({answer.drawn for answer in answers}) > 1:
-        raise GroupError(f"all processes must draw the same samples for epoch {epoch}, and they have not. {advice}")
+        raise GroupError(f"all processes must select the same samples for epoch {epoch}, but they have not. {advice}")
 
 
 def _raise_for_failed(failed: Sequence[bool], epoch: int) -> None:
     if any(failed):
         ranks = ", ".join(str(rank) for rank, has in enumerate(failed) if has)
-        raise GroupError(f"epoch {epoch} cannot begin, because rank {ranks} failed. Its own error says why.")
+        raise GroupError(f"epoch {epoch} cannot begin because rank {ranks} failed. See the error of that rank.")
 
 
 class SyncMessage(NamedTuple):
@@ -193,8 +193,8 @@ def check_ranks_in_sync(messages: Sequence[SyncMessage], syncing: bool) -> None:
             for rank, message in list(enumerate(messages))[:8]
         )
         raise GroupError(
-            f"all processes must stand at the same place, they do not: {shown}. Load the same checkpoint everywhere, "
-            "and call sync() after the same step."
+            f"all processes must be at the same step, but they are not: {shown}. Load the same checkpoint on every "
+            "rank, and call sync() after the same step."
         )
 
 
@@ -211,9 +211,9 @@ def check_sharding(messages: Sequence[SyncMessage]) -> None:
     # A framework may pad the last batches of each rank, so slightly more than one in `world` losses can come back.
     if got and expected - got > possible and got * world <= expected + world * possible:
         raise GroupError(
-            f"of the {expected} samples of epoch {first.epoch - 1}, losses came back for {got}; with {world} "
-            f"processes and whole batches at most {possible} can be left over. A framework seems to deal out the "
-            "samples once more. Give Pruner(..., shard=False) there."
+            f"update() received losses for {got} of the {expected} samples of epoch {first.epoch - 1}; with {world} "
+            f"processes and whole batches at most {possible} can be left over. A framework seems to shard the samples "
+            "a second time. Use Pruner(..., shard=False)."
         )
 
 
@@ -496,7 +496,7 @@ class Synchronizer:
         settings = {
             "what they do": action,
             **settings,
-            "scores they start from (were different checkpoints loaded?)": scores,
+            "initial scores (were different checkpoints loaded?)": scores,
         }
         nonfinite, outside, writes = self._rows.counted()
         message = message._replace(
@@ -513,7 +513,7 @@ class Synchronizer:
             raise failure
         _raise_for_failed([bool(heard.failed) for heard in messages], epoch)
         digests = [heard.settings for heard in messages]
-        check_alike(settings, digests, collectives, epoch, "Give every process the same.")
+        check_alike(settings, digests, collectives, epoch, "Use the same settings in every process.")
         self._rows.compared()
         check_ranks_in_sync(messages, syncing=action == "sync()")
         check_sharding(messages)
@@ -538,8 +538,8 @@ class Synchronizer:
         self._rows.note_counters()
         collectives = Collectives(self.exchange, epoch)
         advice = (
-            "A policy may use nothing but the table and its context, and a sampler given to filter must be seeded "
-            "alike everywhere."
+            "A policy may use only the table and its context, and a sampler given to filter must have the same seed in "
+            "every process."
         )
         try:
             check_same_draw(collectives, epoch, drawn, advice, failure)

@@ -241,7 +241,7 @@ class Settings:
         checked_name(self.flip, ("random", "alternate"), "flip")
         if self.flip == "alternate" and (self.task is not None or not self.augment):
             raise ConfigError(
-                "flip='alternate' is about training images that the workbench mirrors, and there are none "
+                "flip='alternate' needs training images that are mirrored, and there are none "
                 f"{'without augmentation' if self.task is None else 'in a task of your own'}. Leave it out."
             )
         if not isinstance(self.policy_parameters, Mapping):
@@ -255,7 +255,7 @@ class Settings:
             if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < float("inf"):
                 raise ConfigError(f"{name} must be a number, at least 0, got {value!r}.")
         if self.nesterov and self.momentum == 0:
-            raise ConfigError("nesterov looks ahead along the momentum, which is 0. Give a momentum, or leave it out.")
+            raise ConfigError("nesterov needs a momentum above 0, got 0. Set a momentum, or leave nesterov out.")
         check_ratio("label_smoothing", self.label_smoothing)
         if self.prune_ratio is not None:
             check_ratio("prune_ratio", self.prune_ratio)
@@ -483,12 +483,13 @@ def parse_method(text: str, names: Collection[str] | None = None, what: str = "p
 def check_parameters(name: str, parameters: dict[str, Any]) -> None:
     """Raise if a control has parameters, or if the prune ratio is among the parameters."""
     if name in CONTROLS and parameters:
-        raise ConfigError(f"{name!r} is all data and takes no parameters, got {', '.join(parameters)}.")
+        raise ConfigError(f"{name!r} trains on all data and takes no parameters, got {', '.join(parameters)}.")
     by_ratio = NAMES[name].parameters_at(0.5) if name in NAMES else {}
     ratio = {"prune_ratio", *by_ratio} & set(parameters)
     if ratio:
         raise ConfigError(
-            f"{ratio.pop()!r} is the ratio of {name!r} and comes from --prune-ratio, or --prune-ratios in a comparison."
+            f"{ratio.pop()!r} is the prune ratio of {name!r}. Set it with --prune-ratio, or --prune-ratios in a "
+            "comparison."
         )
 
 

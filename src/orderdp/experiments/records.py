@@ -327,7 +327,7 @@ def _read_packed(file: Path) -> list[Run]:
         record = _parsed(line, where)
         name = record.pop("run", None)
         if not isinstance(name, str):
-            raise _damaged(where, "it does not say of which run it is")
+            raise _damaged(where, "it does not name its run")
         is_first = name not in runs
         try:
             _take(runs.setdefault(name, Run(id=name)), record, first=is_first)
@@ -360,9 +360,9 @@ def _parsed(line: bytes, where: str) -> dict[str, Any]:
     try:
         record = json.loads(line)
     except ValueError as error:
-        raise _damaged(where, f"it is no JSON ({error})") from error
+        raise _damaged(where, f"it is not JSON ({error})") from error
     if not isinstance(record, dict) or not isinstance(record.get("schema"), int):
-        raise _damaged(where, "it is no record with a schema")
+        raise _damaged(where, "it is not a record with a schema")
     if record["schema"] > SCHEMA:
         raise RecordError(
             f"{where}: the record has schema {record['schema']}, this version of orderdp reads up to {SCHEMA}. "
@@ -493,8 +493,8 @@ class RunLog:
                 _write_whole(file, line)
         except OSError as error:
             raise RecordError(
-                f"a record could not be written to {os.fspath(self.path)!r}: {error.strerror or error}. "
-                "The records before it are whole. Make room or choose another folder, then resume the run."
+                f"a record could not be written to {os.fspath(self.path)!r}: {error.strerror or error}. The records "
+                "before it are complete. Free some space or choose another folder, then resume the run."
             ) from error
         return record
 

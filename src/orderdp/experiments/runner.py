@@ -154,8 +154,8 @@ def _check_static(settings: Settings) -> None:
     needs = build(settings.policy, **settings.policy_parameters).needs
     if needs.scores:
         raise ConfigError(
-            f"{settings.policy!r} needs scores made elsewhere, and a run has none. Choose with `orderdp coreset "
-            "--from-features FILE`, and train on what it writes."
+            f"{settings.policy!r} needs precomputed scores, and a run has none. Select with `orderdp coreset "
+            "--from-features FILE`, and train on its output."
         )
     if needs.epoch is not None and needs.epoch > settings.proxy_epochs:
         raise ConfigError(
@@ -358,8 +358,8 @@ def _several(
                     yield pending.pop(future), future.result()
         except BrokenProcessPool:
             raise StateError(
-                "a process that was training has been ended from outside, perhaps because memory was short. What the "
-                "others had is saved. Resume with the same command; fewer --jobs need less memory."
+                "a training process was killed, perhaps because memory ran out. The progress of the other runs is "
+                "saved. Resume with the same command; fewer --jobs need less memory."
             ) from None
         except BaseException:
             line.close()  # ends the worker processes, as soon as they have saved
@@ -429,8 +429,8 @@ def _evaluate(runner: Runner, settings: Settings, data: str) -> float:
     with try_lock(folder):
         if not (folder / MODEL_FILE).exists():
             raise StateError(
-                f"the trained weights {str(folder / MODEL_FILE)!r} are not there, so they cannot be tested on {data}. "
-                "Bring them back, or remove the run's folder to train it again."
+                f"the trained weights {str(folder / MODEL_FILE)!r} are missing, so they cannot be tested on {data}. "
+                "Restore them, or remove the run's folder to train it again."
             )
         model.load_state_dict(load_checkpoint(folder / MODEL_FILE)["model"])
         found = evaluate(model, task, settings, runner.device)
@@ -441,7 +441,7 @@ def _evaluate(runner: Runner, settings: Settings, data: str) -> float:
 def _task(runner: Runner, settings: Settings, data: str) -> Task:
     """Build the run's task with another test set; its images are prepared like the training images."""
     if settings.task is not None:
-        raise ConfigError("--also-test needs --data: a task of your own brings its own test set.")
+        raise ConfigError("--also-test needs --data: a custom task has its own test set.")
     own, other = runner.load(settings.data), runner.load(data)
     mine, theirs = (_form(entry) for entry in (own, other))
     if mine != theirs:

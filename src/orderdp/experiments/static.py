@@ -103,7 +103,7 @@ def choose(settings: Settings, task: Task, folder: Path, proxies: Path, device: 
             seconds = float(found["proxy_seconds"]) + float(found["selection_seconds"])
             return StaticChoice(Fixed(Selection(found["indices"], weights)), seconds)
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise StateError(f"the coreset in {str(file)!r} is damaged ({error}). Remove it to choose again.") from error
+        raise StateError(f"the coreset in {str(file)!r} is damaged ({error}). Remove it to select again.") from error
 
 
 def make_proxy(settings: Settings, task: Task, proxies: Path | None, device: torch.device) -> Proxy:
@@ -187,13 +187,13 @@ def check_plan(settings: Settings) -> None:
         raise ConfigError(f"policy {settings.policy!r} needs a prune ratio.")
     if settings.mixup or settings.cutmix:
         raise ConfigError(
-            "MixUp and CutMix blend the images of a batch, and the batches of the proxy are others than those of the "
-            f"run: {settings.policy!r} would judge images that are not trained on. Leave them out."
+            "MixUp and CutMix blend the images of a batch, and the proxy has other batches than the run: "
+            f"{settings.policy!r} would score images that are not trained on. Leave MixUp and CutMix out."
         )
     if settings.flip == "alternate":
         raise ConfigError(
-            "flip='alternate' goes by how often a run has trained on a sample, and the proxy trains on others: "
-            f"{settings.policy!r} would judge images that are not trained on. Use flip='random'."
+            "flip='alternate' depends on how often a run has trained on a sample, and the proxy trains on other "
+            f"samples: {settings.policy!r} would score images that are not trained on. Use flip='random'."
         )
     if settings.task is None and options.proxy_width is None:
         quarter_width(settings.model, settings.width)
@@ -210,8 +210,8 @@ def check_task(settings: Settings, task: Task) -> None:
         )
     if isinstance(task, FolderTask) and settings.augment:
         raise ConfigError(
-            "images of a folder are changed at random while they are read, so a run would not see those that the proxy "
-            f"judged. Use {settings.policy!r} with --no-augment there."
+            "images of a folder are augmented at random while they are read, so a run would not see those that the "
+            f"proxy scored. Use {settings.policy!r} with --no-augment there."
         )
     _recorder(settings, task)
 

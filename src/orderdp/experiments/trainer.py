@@ -198,8 +198,8 @@ def _checked(values: Any) -> torch.Tensor:
     if not isinstance(values, torch.Tensor) or values.ndim == 0 or values.numel() != len(values):
         got = f"shape {tuple(values.shape)}" if isinstance(values, torch.Tensor) else f"{type(values).__name__}"
         raise ConfigError(
-            f"a task's metric must return a tensor with a number for each sample of the batch, got {got}. Leave the "
-            "mean to the workbench."
+            f"a task's metric must return a tensor with a number for each sample of the batch, got {got}. The trainer "
+            "computes the mean."
         )
     return values
 
@@ -259,7 +259,7 @@ def check_full_batch(pruner: Pruner, batch_size: int, label: str) -> None:
     if most < batch_size or 1 < fewest < batch_size:  # 1 is the default of policies without bounds
         raise ConfigError(
             f"an epoch of {label} may have {fewest} samples, less than one batch of {batch_size}, and incomplete "
-            "batches are left out. Choose a smaller --batch-size, prune less, or give --keep-last."
+            "batches are dropped. Choose a smaller --batch-size, prune less, or give --keep-last."
         )
 
 
@@ -404,7 +404,7 @@ class Training:
                 if time.monotonic() - self._saved_at > self._options.checkpoint_seconds:
                     self._save()
             if self._pruner.epoch == number:
-                raise StateError(f"epoch {number + 1} came to its end without progress: its data set is empty.")
+                raise StateError(f"epoch {number + 1} ended without progress: its data set is empty.")
             self._end_epoch(number + 1)
 
     def _whole_step(self, batches: Any, batches_in_epoch: int, scale: float) -> bool:
@@ -467,9 +467,8 @@ class Training:
             return {name: found.told[name] for name in self._pruner.update_arguments}
         except KeyError as error:
             raise ConfigError(
-                f"policy {self.settings.policy!r} needs to be told {error.args[0]!r} of each sample, and the task does "
-                "not tell it. Return Losses(losses, told=predictions(logits, targets)), with predictions of "
-                "orderdp.losses."
+                f"policy {self.settings.policy!r} needs {error.args[0]!r} of each sample, and the task does not return "
+                "it. Return Losses(losses, told=predictions(logits, targets)), with predictions of orderdp.losses."
             ) from None
 
     def _share_done(self) -> float:

@@ -42,12 +42,11 @@ def register(accelerator: Any, pruner: Pruner | KeyFilter) -> None:
 def _check_sharing(accelerator: Any, pruner: Pruner) -> None:
     if pruner.shard:
         raise ConfigError(
-            "Accelerate deals out the batches, so the pruner must not deal them out before it. "
-            "Give Pruner(..., shard=False)."
+            "Accelerate shards the batches, so the pruner must not shard them as well. Use Pruner(..., shard=False)."
         )
     if accelerator.dispatch_batches:
         # It is enough that all processes open the loader, except for a loader that skips batches: the first would wait.
         raise ConfigError(
-            "all processes must go through the loader, and with dispatch_batches=True only the first does. Give "
+            "all processes must iterate over the loader, but with dispatch_batches=True only the first does. Give "
             "Accelerator(dataloader_config=DataLoaderConfiguration(dispatch_batches=False))."
         )

@@ -383,12 +383,12 @@ def _check_order(args: Any) -> None:
         strategy = "group_by_length"
     if strategy != "random":
         raise ConfigError(
-            f"a pruned epoch has an order of its own: train_sampling_strategy must be 'random', got {str(strategy)!r}."
+            f"a pruned epoch has its own order: train_sampling_strategy must be 'random', got {str(strategy)!r}."
         )
     if args.ignore_data_skip:
         raise ConfigError(
-            "ignore_data_skip must be False: a resumed training would go through the first batches of its epoch once "
-            "more. What is skipped is not loaded, so that it takes no time."
+            "ignore_data_skip must be False: a resumed training would train on the first batches of its epoch again. "
+            "Skipped batches are not loaded, so skipping takes no time."
         )
 
 
@@ -397,21 +397,21 @@ def _check_processes(trainer: Any, pruner: Pruner) -> None:
     world = accelerator.num_processes
     if pruner.shard:
         raise ConfigError(
-            "the Trainer deals out batches to the processes, and the pruner would deal out samples before, so that "
-            f"each process would get one in {world * world}. Give Pruner(..., shard=False)."
+            "the Trainer shards batches across processes, and the pruner would shard samples before, so that each "
+            f"process would get one in {world * world}. Use Pruner(..., shard=False)."
         )
     sharing = trainer.get_total_train_batch_size(args) // (trainer._train_batch_size * args.gradient_accumulation_steps)
     if sharing != world:
         raise ConfigError(
-            f"all {world} processes must get batches of their own, only {sharing} do. Tensor, context and sequence "
-            "parallelism are not supported here; write a loop with Pruner(..., process_group=...)."
+            f"all {world} processes must get their own batches, only {sharing} do. Tensor, context and sequence "
+            "parallelism are not supported here; write a training loop with Pruner(..., process_group=...)."
         )
     for name, wanted in (("dispatch_batches", False), ("split_batches", False), ("even_batches", True)):
         given = bool(getattr(accelerator, name))
         if given is not wanted and not (name == "even_batches" and args.dataloader_drop_last):
             raise ConfigError(
-                "every process must go through the sampler itself and get equally many batches: accelerator_config "
-                f"must have {name}={wanted}, got {given}."
+                "every process must iterate over the sampler itself and get the same number of batches: "
+                f"accelerator_config must have {name}={wanted}, got {given}."
             )
 
 
@@ -503,7 +503,7 @@ class IndexKeeper:
         batch = self.collate(list(items))
         if not isinstance(batch, Mapping):
             raise DatasetError(
-                f"the data collator must return a dict, for the index to travel in, it returned {type(batch).__name__}."
+                f"the data collator must return a dict, which carries the index, it returned {type(batch).__name__}."
             )
         return {**batch, INDEX: torch.tensor(indices, dtype=torch.int64)}
 
@@ -609,7 +609,7 @@ class PruningMixin(_Trainer):
         kept = self.pruner.report()["kept"]
         if kept == self._kept_before:
             raise FeedbackError(
-                "no loss came back from the first step. Let compute_loss call super().compute_loss, or give "
+                "update() received no losses in the first step. Let compute_loss call super().compute_loss, or give "
                 f"sample_losses instead, or return self.pruner.update(inputs[{INDEX!r}], losses)."
             )
         self._waits, self._kept_before = self._kept_before is None, kept
@@ -621,8 +621,8 @@ class PruningMixin(_Trainer):
         if INDEX not in inputs:
             if model.training:
                 raise FeedbackError(
-                    f"a training batch must have the samples' indices under {INDEX!r}, it has {sorted(inputs)}. Let "
-                    "get_train_dataloader be that of PruningMixin, and keep the entry in what you make of its batches."
+                    f"a training batch must have the samples' indices under {INDEX!r}, it has {sorted(inputs)}. Use "
+                    "get_train_dataloader of PruningMixin, and keep this entry if you change its batches."
                 )
             return super().compute_loss(
                 model, inputs, return_outputs=return_outputs, num_items_in_batch=num_items_in_batch
@@ -664,7 +664,7 @@ class PruningMixin(_Trainer):
         """Train; on resume, also load the pruner's state from the checkpoint folder."""
         if trial is not None:
             raise ConfigError(
-                "trials would start with each other's scores. Make a pruner and a Trainer for each trial."
+                "trials would share the scores of one pruner. Create a pruner and a Trainer for each trial."
             )
         if resume_from_checkpoint:
             self._load_pruner(resume_from_checkpoint)
@@ -681,7 +681,7 @@ class PruningMixin(_Trainer):
         if not path.exists():
             raise StateError(
                 f"{str(checkpoint)!r} must hold {STATE_FILE}, the pruner's state, it does not: it was written without "
-                "pruning, with save_only_model=True, or not to its end. Resume from another checkpoint."
+                "pruning, with save_only_model=True, or is incomplete. Resume from another checkpoint."
             )
         self.pruner.load_state_dict(load_checkpoint(path))
 

@@ -72,8 +72,8 @@ class DataPruning(Callback):
             return
         if trainer.world_size > 1 and not self.pruner.shard:
             raise ConfigError(
-                f"each of the {trainer.world_size} processes must get a share of its own, and with shard=False all "
-                "would train on the same samples. Leave shard=False out of Pruner(...)."
+                f"each of the {trainer.world_size} processes must get its own shard, but with shard=False all would "
+                "train on the same samples. Leave shard=False out of Pruner(...)."
             )
         reasons = self._wrong_arguments(trainer)
         if reasons:
@@ -83,14 +83,14 @@ class DataPruning(Callback):
         """Arguments that the Trainer should have, each with the reason."""
         needed = {}
         if trainer.world_size > 1 and trainer._accelerator_connector.use_distributed_sampler:
-            needed["use_distributed_sampler=False"] = "Lightning would deal out the pruner's shares once more"
+            needed["use_distributed_sampler=False"] = "Lightning would shard the pruner's samples a second time"
         if trainer.reload_dataloaders_every_n_epochs != 1 and self._size_varies(trainer):
             needed["reload_dataloaders_every_n_epochs=1"] = (
-                f"epochs of {describe(self.pruner.policy)} are not of one length, and Lightning would train all of "
-                "them at the length of the first"
+                f"epochs of {describe(self.pruner.policy)} differ in length, and Lightning would use the length of the "
+                "first for all of them"
             )
         if trainer.overfit_batches:
-            needed["overfit_batches=0.0"] = "to overfit, Lightning replaces the sampler; use limit_train_batches"
+            needed["overfit_batches=0.0"] = "Lightning replaces the sampler to overfit; use limit_train_batches"
         return needed
 
     def _size_varies(self, trainer: Trainer) -> bool:
@@ -109,7 +109,7 @@ class DataPruning(Callback):
             isinstance(each.batch_sampler, ours) or isinstance(each.sampler, ours) for each in loaders
         ):
             raise ConfigError(
-                f"the batches must be chosen by the pruner, they come from {type(loaders[0].sampler).__name__}. "
+                f"the batches must be selected by the pruner, they come from {type(loaders[0].sampler).__name__}. "
                 "Train with pruner.loader(dataset, batch_size=...)."
             )
         self._kept_at_start = self.pruner.report()["kept"]
@@ -130,7 +130,7 @@ class DataPruning(Callback):
         """Raise after the first step if its losses have not come back."""
         if self._kept_at_start is not None and self.pruner.report()["kept"] == self._kept_at_start:
             raise FeedbackError(
-                "no loss came back from the first step. Let training_step return pruner.update(index, losses)."
+                "update() received no losses in the first step. Let training_step return pruner.update(index, losses)."
             )
         self._kept_at_start = None
 

@@ -31,7 +31,7 @@ def count_kept(n: int, prune_ratio: float) -> int:
     """Return how many of `n` samples this ratio keeps: the nearest whole number, or an error if that is 0."""
     kept = round((1 - prune_ratio) * n)
     if kept < 1:
-        raise ConfigError(f"prune_ratio={prune_ratio} keeps {kept} of {n} samples; at least one must be left.")
+        raise ConfigError(f"prune_ratio={prune_ratio} keeps {kept} of {n} samples; at least one must be kept.")
     return kept
 
 
@@ -93,8 +93,8 @@ def is_annealed(share: float | None, context: Context, policy: str) -> bool:
         return False
     if context.epochs is None:
         raise ConfigError(
-            "annealing needs to know how many epochs are planned. Give Pruner(..., epochs=...), or switch it off "
-            f"with {policy}(..., annealing=None)."
+            "annealing needs to know how many epochs are planned. Use Pruner(..., epochs=...), or switch it off with "
+            f"{policy}(..., annealing=None)."
         )
     # In whole epochs: a comparison of floats would miss the start at some numbers of epochs.
     return context.epoch >= math.ceil(round(share * context.epochs, 9))

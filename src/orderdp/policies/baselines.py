@@ -285,7 +285,7 @@ class Replay(Policy):
 
         if not isinstance(self.plan, Plan):
             raise ConfigError(
-                f"plan must be an orderdp.plans.Plan, got {type(self.plan).__name__}. Take recorder.plan, or "
+                f"plan must be an orderdp.plans.Plan, got {type(self.plan).__name__}. Use recorder.plan or "
                 "Plan.load(path)."
             )
 
@@ -297,13 +297,15 @@ class Replay(Policy):
         """Return the number of marked samples per epoch, the same in every epoch."""
         if n != self.plan.n:
             raise ConfigError(
-                f"the plan is of a data set of {self.plan.n} samples, this one has {n}. Record a plan with this one."
+                f"the plan was recorded for a data set of {self.plan.n} samples, this one has {n}. Record a plan for "
+                "this one."
             )
         # After the last epoch, the pruner asks about the epoch after it.
         if (context.epochs or 0) > self.plan.epochs or context.epoch > self.plan.epochs:
             planned = context.epoch + 1 if context.epochs is None else context.epochs
             raise ConfigError(
-                f"the plan has {self.plan.epochs} epochs, and {planned} are to be trained. Record a plan of as many."
+                f"the plan has {self.plan.epochs} epochs, but training is planned for {planned}. Record a plan of "
+                "that many epochs."
             )
         return self.plan.size
 

@@ -43,8 +43,8 @@ class InfoBatch(Policy):
     def __post_init__(self) -> None:
         if (self.prune_ratio is None) == (self.target_ratio is None):
             raise ConfigError(
-                "give either prune_ratio, the share of the samples below the mean, or target_ratio, that of all; "
-                f"got prune_ratio={self.prune_ratio} and target_ratio={self.target_ratio}."
+                "give either prune_ratio, a fraction of the samples below the mean loss, or target_ratio, a fraction "
+                f"of all samples; got prune_ratio={self.prune_ratio} and target_ratio={self.target_ratio}."
             )
         check_ratio("prune_ratio", self.prune_ratio or 0)
         check_ratio("target_ratio", self.target_ratio or 0)
@@ -101,7 +101,7 @@ class InfoBatch(Policy):
 
             warn(
                 f"InfoBatch leaves out samples below the mean loss only: {n_below} of {n} are, so at most "
-                f"{most / n:.1%} can be pruned, not {self.target_ratio:.1%}. A smaller target_ratio can be reached.",
+                f"{most / n:.1%} can be pruned, not {self.target_ratio:.1%}. Use a smaller target_ratio.",
                 UnreachableRatioWarning,
             )
         return min(wanted, most)

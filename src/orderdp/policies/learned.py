@@ -211,8 +211,8 @@ class Unlearned(_ThresholdPolicy):
         object.__setattr__(self, "learned", as_threshold(self.learned))
         if self.unbiased and not self.refresh:
             raise ConfigError(
-                "unbiased weights need every sample to have a chance, and without refresh learned ones may have none. "
-                "Give refresh=0.1 or so."
+                "unbiased weights need a positive probability for every sample, and without refresh learned samples "
+                "may have none. Use refresh=0.1, for example."
             )
 
     def size(self, n: int, context: Context) -> int:
@@ -515,7 +515,7 @@ class ProgressiveDropout(Policy):
             return False
         if context.epochs is None:
             raise ConfigError(
-                "full epochs at the end need to know how many epochs are planned. Give Pruner(..., epochs=...), or do "
-                "without them: ProgressiveDropout(..., last=0)."
+                "full epochs at the end need to know how many epochs are planned. Use Pruner(..., epochs=...), or "
+                "switch them off with ProgressiveDropout(..., last=0)."
             )
         return context.epoch >= context.epochs - self.last

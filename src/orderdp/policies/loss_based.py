@@ -245,7 +245,7 @@ class SelectiveByRank(Policy):
         plain = round(self.plain * n)
         by_rank = round((1 - self.prune_ratio) * (n - plain))
         if plain + by_rank < 1:
-            raise ConfigError(f"{self} keeps 0 of {n} samples; at least one must be left. Prune less.")
+            raise ConfigError(f"{self} keeps 0 of {n} samples; at least one must be kept. Prune less.")
         return plain, by_rank
 
     def _prunes(self, context: Context) -> bool:
@@ -253,7 +253,7 @@ class SelectiveByRank(Policy):
             return True
         if context.epochs is None:
             raise ConfigError(
-                "a window needs to know how many epochs are planned. Give Pruner(..., epochs=...), or prune in all of "
+                "a window needs to know how many epochs are planned. Use Pruner(..., epochs=...), or prune in all of "
                 "them with start=0, end=1."
             )
         # In whole epochs: a comparison of floats would miss the ends at some numbers of epochs.
@@ -297,7 +297,7 @@ class OnlineBatchSelection(Policy):
             return self.start
         if context.epochs is None:
             raise ConfigError(
-                "a pressure that changes needs to know how many epochs are planned. Give Pruner(..., epochs=...), or "
+                "a pressure that changes needs to know how many epochs are planned. Use Pruner(..., epochs=...), or "
                 "make start and end equal."
             )
         done = min(1.0, context.epoch / max(1, context.epochs - 1))

@@ -153,7 +153,7 @@ class Moving(PoolRule):
             context: The epoch's context.
         """
         if context.epochs is None:
-            raise ConfigError("a rule that moves needs to know how long training is. Give Pruner(..., epochs=...).")
+            raise ConfigError("a moving rule needs to know how many epochs are planned. Use Pruner(..., epochs=...).")
         done = context.epoch / max(1, context.epochs - 1)
         top = self.start + (self.end - self.start) * min(1.0, done)
         return Mixed(top=top, uniform=1 - top)
@@ -245,7 +245,7 @@ class OrderDP(StepwisePolicy):
         if every not in ("epoch", "batch"):
             raise ConfigError(f'every must be "epoch" or "batch", got {every!r}.')
         if unbiased and every == "batch":
-            raise ConfigError('unbiased weights are those of one draw an epoch. Use every="epoch" with unbiased=True.')
+            raise ConfigError('unbiased weights need one selection per epoch. Use every="epoch" with unbiased=True.')
         values = (prune_ratio, exploration, exploitation, every, as_pool_rule(select), bool(unbiased))
         for field, value in zip(fields(self), values, strict=True):
             object.__setattr__(self, field.name, value)
@@ -295,11 +295,11 @@ class OrderDP(StepwisePolicy):
             raise ConfigError(f"n must be a whole number of samples, at least 1, got {n!r}.")
         s, q = pool_sizes(int(n), self.prune_ratio, self.exploration, self.exploitation)
         if q < 1:
-            raise ConfigError(f"{self} keeps {q} of {n} samples; at least one must be left. Prune less.")
+            raise ConfigError(f"{self} keeps {q} of {n} samples; at least one must be kept. Prune less.")
         if isinstance(self.rule, Trimmed) and round(self.rule.share * s) > s - q + _ROUNDED:
             raise ConfigError(
                 f"{self} would skip {round(self.rule.share * s)} of a pool of {s} and keep {q}, more than there are. "
-                f"Skip at most a share of {1 - q / s:.3f}, or choose a larger exploration."
+                f"Skip at most a fraction of {1 - q / s:.3f}, or choose a larger exploration."
             )
         return s, q
 
@@ -312,7 +312,7 @@ class OrderDP(StepwisePolicy):
         if reason is not None:
             raise ConfigError(
                 f"unbiased weights need a rule that can keep every rank; of {n} samples, in epoch {context.epoch}, "
-                f"{reason}. Use select=Mixed(top=..., uniform=...), with enough at random for one sample at least."
+                f"{reason}. Use select=Mixed(top=..., uniform=...), with a uniform part of at least one sample."
             )
         return q
 

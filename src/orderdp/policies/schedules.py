@@ -207,7 +207,7 @@ class Scheduled(PolicyWrapper):
                 "of the epoch use RatioFunction(function)."
             )
         if self.policy.every == "batch":
-            raise ConfigError('a schedule needs a policy that draws once an epoch, got every="batch".')
+            raise ConfigError('a schedule needs a policy that selects once per epoch, got every="batch".')
 
     @property
     def needs_feedback(self) -> bool:
@@ -273,7 +273,7 @@ SCHEDULES: Registry[Schedule] = Registry(
 
 def _planned(epochs: int | None) -> int:
     if epochs is None:
-        raise ConfigError("this schedule needs to know how many epochs are planned. Give Pruner(..., epochs=...).")
+        raise ConfigError("this schedule needs to know how many epochs are planned. Use Pruner(..., epochs=...).")
     return epochs
 
 

@@ -145,13 +145,13 @@ class Budget(PolicyWrapper):
             policy = SkipLearned(**given)
         elif given:
             raise ConfigError(
-                f"{' and '.join(given)} belong to the policy that a budget has by default, and another one was given: "
-                f"{describe(policy)}. Leave one out."
+                f"{' and '.join(given)} configure the default policy of a budget, but another policy was given: "
+                f"{describe(policy)}. Leave one of them out."
             )
         if policy.every == "batch":
-            raise ConfigError('a budget needs a policy that draws once per epoch, got every="batch".')
+            raise ConfigError('a budget needs a policy that selects once per epoch, got every="batch".')
         if isinstance(policy, Budget):
-            raise ConfigError(f"a budget within a budget has no meaning, got {describe(policy)}. Leave one out.")
+            raise ConfigError(f"budgets cannot be nested, got {describe(policy)}. Use one of them.")
         object.__setattr__(self, "share", share)
         object.__setattr__(self, "policy", policy)
 
@@ -189,12 +189,12 @@ class Budget(PolicyWrapper):
         """
         if epochs is None:
             raise ConfigError(
-                "a budget is a share of full training and needs to know how many epochs that has. Give Pruner(..., "
+                "a budget is a fraction of full training and needs to know how many epochs that has. Use Pruner(..., "
                 "epochs=...)."
             )
         total = round(self.share * epochs * n)
         if total < 1:
-            raise ConfigError(f"{self} of {epochs} epochs of {n} samples is nothing. Spend more.")
+            raise ConfigError(f"{self} of {epochs} epochs of {n} samples is less than one sample. Use a larger budget.")
         return total
 
     def epoch_sizes(self, n: int, epochs: int | None) -> list[int] | None:
@@ -263,7 +263,7 @@ def refuse_budget(policy: Policy, reason: str) -> None:
     """Raise if the policy, or one inside it, is a budget."""
     if isinstance(policy, Budget):
         raise ConfigError(
-            f"a budget is a share of full training, and {reason}, got {describe(policy)}. Use its policy without "
+            f"a budget is a fraction of full training, but {reason}, got {describe(policy)}. Use its policy without "
             "the budget, for example orderdp.policies.SkipLearned()."
         )
     if isinstance(policy, PolicyWrapper):
@@ -293,7 +293,7 @@ class UniformTail(PolicyWrapper):
     def __post_init__(self) -> None:
         check_ratio("tail", self.tail, one_allowed=True)
         if self.policy.every == "batch":
-            raise ConfigError('a uniform tail needs a policy that draws once an epoch, got every="batch".')
+            raise ConfigError('a uniform tail needs a policy that selects once per epoch, got every="batch".')
 
     def in_tail(self, context: Context) -> bool:
         """Return True if the epoch is in the tail, whose length is rounded to whole epochs.
@@ -304,7 +304,7 @@ class UniformTail(PolicyWrapper):
         if context.total is not None:
             return context.trained >= (1 - self.tail) * context.total
         if context.epochs is None:
-            raise ConfigError("a tail needs to know how long training is. Give Pruner(..., epochs=...).")
+            raise ConfigError("a uniform tail needs to know how many epochs are planned. Use Pruner(..., epochs=...).")
         return context.epoch >= context.epochs - round(self.tail * context.epochs)
 
     def size(self, n: int, context: Context) -> int | None:
@@ -341,22 +341,23 @@ class Balanced(PolicyWrapper):
     def __post_init__(self) -> None:
         if isinstance(self.policy, PolicyWrapper):
             raise ConfigError(
-                f"class balance goes inside: Scheduled(Balanced(policy), schedule), got Balanced of {self.policy!r}."
+                "class balance must be inside the schedule: Scheduled(Balanced(policy), schedule), got Balanced of "
+                f"{self.policy!r}."
             )
         if not self.policy.has_ratio:
             raise ConfigError(f"class balance needs a policy with a prune ratio, got {describe(self.policy)}.")
         if self.policy.every == "batch":
-            raise ConfigError('class balance needs a policy that draws once an epoch, got every="batch".')
+            raise ConfigError('class balance needs a policy that selects once per epoch, got every="batch".')
 
     def size(self, n: int, context: Context) -> int:
         """Return the number of samples the policy keeps without classes."""
         if context.labels is None:
-            raise ConfigError("class balance needs the class of every sample. Give Pruner(..., labels=...).")
+            raise ConfigError("class balance needs the class of every sample. Use Pruner(..., labels=...).")
         size = self.policy.size(n, context)
         if size is None:
             raise ConfigError(
-                f"class balance shares out a number known in advance; {describe(self.policy)} decides by the losses "
-                "how much it keeps. Use a policy with an exact ratio, for example OrderDP."
+                f"class balance splits a number of samples that is known in advance; {describe(self.policy)} decides "
+                "by the losses how much it keeps. Use a policy with an exact ratio, for example OrderDP."
             )
         if self.policy.with_ratio(1 - size / n).size(n, context) != size:
             raise ConfigError(
@@ -386,7 +387,7 @@ class Balanced(PolicyWrapper):
             except ConfigError as error:
                 raise ConfigError(
                     f"class {context.labels[members[0]]} has {len(members)} samples, of which {budget} are to be kept, "
-                    f"and the policy cannot do that: {error} Or give small classes one label in common."
+                    f"and the policy cannot do that: {error} Or merge small classes under one label."
                 ) from error
             kept.append(members[part.indices])
             weighted = weighted or part.weights is not None

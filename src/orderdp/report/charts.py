@@ -197,7 +197,7 @@ _LEARNED = (
 _COST = "Mean over seeds, per run."
 
 
-_USAGE = "Share of the samples that were trained on so many times. Full data uses each one once an epoch."
+_USAGE = "Share of the samples that were trained on so many times. Full data uses each one once per epoch."
 
 
 def _chart(name: str, title: str, text: str, draw: Any, numbers: run_data.Numbers, *rest: Any) -> Chart:

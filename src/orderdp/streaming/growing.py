@@ -94,7 +94,7 @@ class ActiveIndices:
         gone = state["removed"].cpu().numpy()
         if len(gone) and not (gone.min() >= 0 and gone.max() < n):
             raise StateError(
-                f"the checkpoint says that samples beyond the {n} of the data set were removed. Use another."
+                f"the checkpoint lists removed samples beyond the {n} of the data set. Use another checkpoint."
             )
         roster = cls(n)
         roster.remove(gone)
@@ -147,8 +147,8 @@ class GrowingPruner(Pruner):
 
     def __init__(self, policy: Policy, dataset_or_length: Any, **options: Any) -> None:
         if options.get("labels") is not None:
-            raise ConfigError("a GrowingPruner takes no labels: it would not know those of samples to come.")
-        refuse_budget(policy, "a data set that grows has no number of samples to take it of")
+            raise ConfigError("a GrowingPruner takes no labels: those of future samples are not known.")
+        refuse_budget(policy, "a growing data set has no fixed number of samples")
         self._roster = ActiveIndices(length_of(dataset_or_length))
         kind = ActivePerBatchPolicy if checked_policy(policy).every == "batch" else ActivePolicy
         super().__init__(kind(policy, self._roster), dataset_or_length, **options)
@@ -169,8 +169,8 @@ class GrowingPruner(Pruner):
         n = length_of(dataset_or_length)
         if n < self.n:
             raise DatasetError(
-                f"the data set must have at least the {self.n} samples it had, it has {n}. Samples keep their indices; "
-                "say with remove(indices) which ones are gone, and leave their places as they are."
+                f"the data set must have at least the {self.n} samples it had, it has {n}. Samples keep their indices: "
+                "call remove(indices) for samples that are gone, and keep their positions."
             )
         if n == self.n:
             return
@@ -185,15 +185,15 @@ class GrowingPruner(Pruner):
         """
         if isinstance(self._chooser, Fixed):
             raise ConfigError(
-                f"{self._chooser} names its samples by their indices, and a policy is shown those that are there, "
-                "numbered anew. Leave out of its list what is gone."
+                f"{self._chooser} refers to samples by index, but a policy sees only the remaining samples, "
+                "renumbered. Create it with the remaining samples instead."
             )
         gone = np.unique(self._indices(indices))
         if len(gone) and not (gone[0] >= 0 and gone[-1] < self.n):
             raise DatasetError(f"indices must be in [0, {self.n}), got {int(gone[0])} to {int(gone[-1])}.")
         before = self._roster.removed.copy()
         if before.sum() + np.count_nonzero(~before[gone]) == self.n:
-            raise DatasetError(f"at least one of the {self.n} samples must stay, and all would be removed.")
+            raise DatasetError(f"at least one of the {self.n} samples must remain, got all of them.")
         self._roster.remove(gone)
         try:
             self._manager.check_sizes()
@@ -250,7 +250,7 @@ class GrowingPruner(Pruner):
         """Restore the whole state. The data set may have grown since: appended samples are unseen."""
         if not isinstance(state, Mapping):
             raise StateError(
-                "the states of several ranks cannot be put together here. Call pruner.sync() on all ranks before "
+                "a GrowingPruner cannot merge the states of several ranks. Call pruner.sync() on all ranks before "
                 "state_dict(), and load one of them."
             )
         try:
@@ -260,7 +260,9 @@ class GrowingPruner(Pruner):
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             if isinstance(error, StateError):
                 raise
-            raise StateError(f"this must be what GrowingPruner.state_dict() gave, it is not ({error!r}).") from error
+            raise StateError(
+                f"the state must come from GrowingPruner.state_dict(), it does not ({error!r})."
+            ) from error
         before = self._roster.state_dict()
         self._roster.become(roster)
         try:
@@ -349,8 +351,8 @@ def _lengthened(state: Mapping[str, Any], n: int, declared: Mapping[str, Any]) -
         return state
     if old > n:
         raise StateError(
-            f"the checkpoint is of a data set of {old} samples, this one has {n}. Samples keep their places: append to "
-            "the data set, and say with remove(indices) which ones are gone."
+            f"the checkpoint was written for a data set of {old} samples, this one has {n}. Samples keep their "
+            "indices: append to the data set, and call remove(indices) for samples that are gone."
         )
     columns = {}
     for name, values in state["table"]["columns"].items():

@@ -81,16 +81,16 @@ class KeyView:
 def checked_for_keys(policy: Policy) -> Policy:
     """Return a policy that can select keys; raise if it cannot."""
     checked_policy(policy)
-    refuse_budget(policy, "how many samples a stream has is not known before it has passed")
+    refuse_budget(policy, "the number of samples in a stream is not known in advance")
     if policy.every == "batch":
         raise ConfigError(
-            f"{describe(policy)} chooses at every step, and a stream is filtered before there are steps. "
-            'Use every="epoch".'
+            f"{describe(policy)} selects at every step, but a stream is filtered before the first step. Use "
+            'every="epoch".'
         )
     if policy.columns or policy.compute_columns is not None:
         raise ConfigError(
-            f"a table of keys remembers the last loss and nothing else, and {type(policy).__name__} wants more. Use "
-            "OrderDP, or a Pruner over data that have an index."
+            f"a table of keys stores only the last loss, but {type(policy).__name__} needs more. Use OrderDP, or a "
+            "Pruner over an indexed data set."
         )
     return policy
 
@@ -215,17 +215,18 @@ class KeyState(NamedTuple):
 def _check_origin(state: Any, policy: str) -> None:
     if not isinstance(state, Mapping) or state.get("format") != _FORMAT or state.get("version") != _VERSION:
         raise StateError(
-            f"this must be what KeyFilter.state_dict() gave, of version {_VERSION}. Pass that part of the checkpoint."
+            f"the state must come from KeyFilter.state_dict(), with version {_VERSION}. Pass that part of the "
+            "checkpoint."
         )
     if state.get("policy") != policy:
         raise StateError(
-            f"the checkpoint was written with {state.get('policy')}, this filter has {policy}. "
-            "Make the filter with the same policy."
+            f"the checkpoint was written with {state.get('policy')}, this filter has {policy}. Create the filter with "
+            "the same policy."
         )
     if state.get("unsynced"):
         raise StateError(
-            "the checkpoint was written by one of several ranks without sync(): it lacks what the others had "
-            "learnt. Call keys.sync() on all ranks before state_dict()."
+            "the checkpoint was written by one of several ranks without sync(): it lacks the losses of the other "
+            "ranks. Call keys.sync() on all ranks before state_dict()."
         )
 
 
@@ -378,11 +379,11 @@ class KeyFilter:
         scanned = self._channel.collect(self._opening)
         together = self._exchange() is not None
         if not (served or together or len(scanned.marks) or len(self._done)):
-            raise DatasetError("the stream must have samples, it has none. Look at where its shards are.")
+            raise DatasetError("the stream must have samples, it has none. Check the paths of its shards.")
         if served and not self._trained and self.policy.needs_feedback and not together:
             warn(
-                "an epoch came to its end and no loss came back, so the same samples are kept again. Call "
-                "loss = keys.update(key, losses) in every step.",
+                "an epoch ended and update() received no losses, so the same samples are kept again. Call loss = "
+                "keys.update(key, losses) in every step.",
                 NoFeedbackWarning,
             )
             return
@@ -482,7 +483,7 @@ class KeyFilter:
 
         part = self._memory.part(self._scanned, self._known)
         settings = {
-            "what they do (one_epoch or sync)": action,
+            "the call (one_epoch or sync)": action,
             "policy": describe(self.policy),
             "seed": self.seed,
             "epochs": self.epochs,
@@ -567,8 +568,8 @@ class KeyFilter:
         if exchange is not None and unsynced and not self._warned_unsynced:
             self._warned_unsynced = True
             warn(
-                f"this is the state of rank {exchange.rank} of {exchange.world} and lacks what the others have learnt; "
-                "it cannot be loaded. Call keys.sync() on all ranks before state_dict().",
+                f"this is the state of rank {exchange.rank} of {exchange.world} and lacks the losses of the other "
+                "ranks; it cannot be loaded. Call keys.sync() on all ranks before state_dict().",
                 UnsyncedStateWarning,
             )
         return self._state().as_dict(unsynced=unsynced)

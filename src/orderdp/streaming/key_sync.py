@@ -119,7 +119,7 @@ def exchange_parts(
     collectives = Collectives(exchange, epoch)
     messages = collectives.gather_messages(part.message(digest_of(settings)))
     advice = (
-        "Give every process the same; where each has a stream of its own and is to decide by itself, use "
+        "Use the same settings in every process. If each process has its own stream and decides alone, use "
         "KeyFilter(..., exchange=False)."
     )
     check_alike(settings, [message.settings for message in messages], collectives, epoch, advice)
@@ -142,7 +142,7 @@ def check_same_keys(exchange: Exchange, columns: tuple[np.ndarray, ...], epoch: 
     from orderdp.distributed.collectives import Collectives
     from orderdp.distributed.sync import check_same_draw, digest
 
-    advice = "A policy may use nothing but the table and its context; and all must load the same checkpoint."
+    advice = "A policy may use only the table and its context, and all processes must load the same checkpoint."
     drawn = digest(*(values.tobytes() for values in columns))
     check_same_draw(Collectives(exchange, epoch), epoch, drawn, advice)
 

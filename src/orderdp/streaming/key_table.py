@@ -375,8 +375,8 @@ class KeyStats:
         offered = sum(part.numbers[0] for part in parts)
         if loaded and len(known) and not seen.any() and offered > len(done):
             raise DatasetError(
-                f"of the {len(known)} keys that are known none was among the {offered} that came in epoch {epoch}: "
-                "they are of another data set. Load the state that belongs to this one, or make a new KeyFilter for it."
+                f"none of the {len(known)} known keys was among the {offered} keys of epoch {epoch}: they belong to "
+                "another data set. Load the state of this data set, or create a new KeyFilter for it."
             )
         rows = self.table.add(marks)
         self.table["met"][rows] = epoch
@@ -420,10 +420,9 @@ def named(keys: Any, which: np.ndarray) -> str:
 def raise_for_repeats(times: int, where: str, example: str = "") -> None:
     """Raise because keys are not unique."""
     raise DatasetError(
-        f"keys must be unique within an epoch, and {times} came more than once{example} {where}. Make keys that "
-        "differ, for example from the shard and the name within it; split the stream between workers and ranks; go "
-        "through it with one_epoch(loader). Where repeats are meant, use "
-        'KeyFilter(..., duplicates="allow").'
+        f"keys must be unique within an epoch, and {times} came more than once{example} {where}. Make the keys "
+        "distinct, for example from the shard and the name within it; split the stream between workers and ranks; "
+        'iterate over it with one_epoch(loader). If repeats are intended, use KeyFilter(..., duplicates="allow").'
     )
 
 

@@ -133,8 +133,9 @@ class OnePass:
         skipped = sum(1 for _ in islice(candidates, self._to_skip))
         if skipped < self._to_skip:
             raise StateError(
-                f"the checkpoint stands after {self._to_skip} samples of the stream, and it has {skipped}. Resume with "
-                "the stream it was written for; where that goes on by itself, use load_state_dict(state, skip=False)."
+                f"the checkpoint was written after {self._to_skip} samples of the stream, but the stream has "
+                f"{skipped}. Resume with the same stream; if the stream continues by itself, use "
+                "load_state_dict(state, skip=False)."
             )
         if not self._loaded:
             self.offered = self.kept = 0
@@ -165,8 +166,8 @@ class OnePass:
         if not isinstance(scores, torch.Tensor) or scores.shape != (len(part),):
             came = f"shape {tuple(scores.shape)}" if isinstance(scores, torch.Tensor) else type(scores).__name__
             raise FeedbackError(
-                f"score must give a tensor with one number for each of the {len(part)} candidates, it gave {came}. "
-                'Compute the losses with reduction="none".'
+                f"score must return a tensor with one number for each of the {len(part)} candidates, it returned "
+                f'{came}. Compute the losses with reduction="none".'
             )
         values = scores.detach().to("cpu", torch.float64).numpy()
         ranked = np.where(np.isnan(values), -np.inf, values)
@@ -191,7 +192,7 @@ class OnePass:
         """
         wanted = {"format": _FORMAT, "window": self.window, "keep": self.keep}
         if not isinstance(state, Mapping) or any(state.get(name) != value for name, value in wanted.items()):
-            raise StateError(f"the checkpoint must be of a OnePass with window={self.window} and keep={self.keep}.")
+            raise StateError(f"the checkpoint must come from a OnePass with window={self.window} and keep={self.keep}.")
         self.offered, self.kept = int(state["offered"]), int(state["kept"])
         self._over = bool(state.get("over", False))
         self._loaded = not self._over

@@ -42,15 +42,15 @@ def check_nothing_is_skipped(loader: Any) -> None:
         return
     if not has_place(getattr(loader, "dataset", None)):
         raise StateError(
-            f"a {type(loader).__name__} whose state was loaded skips batches, and the filter leaves out what was "
-            "trained on by itself: samples would be lost. Do not load the loader's state; the filter's is enough. Or "
-            "wrap the stream in keys.only(stream), which gives the loader nothing to skip."
+            f"a {type(loader).__name__} whose state was loaded skips batches, and the filter itself skips what was "
+            "trained on: samples would be lost. Do not load the loader's state; the filter's is enough. Or wrap the "
+            "stream in keys.only(stream), which gives the loader nothing to skip."
         )
     if state.get("_steps_since_snapshot"):
         raise StateError(
-            f"the state of this {type(loader).__name__} is {state['_steps_since_snapshot']} batches old, and it would "
-            "skip as many that were not trained on. Make it with snapshot_every_n_steps=1, or do not load its state; "
-            "the filter's is enough."
+            f"the state of this {type(loader).__name__} is {state['_steps_since_snapshot']} batches old, and the "
+            "loader would skip as many batches that were not trained on. Create it with snapshot_every_n_steps=1, or "
+            "do not load its state; the filter's is enough."
         )
 
 
@@ -206,8 +206,8 @@ class KeyFilterStage:
         except (KeyError, IndexError, TypeError):
             came = f"entries {sorted(map(str, sample))[:8]}" if isinstance(sample, Mapping) else type(sample).__name__
             raise DatasetError(
-                f"every sample must have its key under {self._key!r}, got {came}. Say where it is with "
-                "KeyFilter(..., key=...): the name of an entry, a position, or a function of the sample."
+                f"every sample must have its key under {self._key!r}, got {came}. Set its location with KeyFilter(..., "
+                "key=...): the name of an entry, a position, or a function of the sample."
             ) from None
 
 
@@ -222,8 +222,8 @@ class FilteredIterableDataset(IterableDataset[Any]):
     def __init__(self, stream: Iterable[Any], gate: KeyFilterStage) -> None:
         if isinstance(stream, Iterator):
             raise DatasetError(
-                f"the stream must be one that can be gone through in every epoch, got the iterator "
-                f"{type(stream).__name__}, which is used up after one. For data that are seen once there is OnePass."
+                f"the stream must be iterable in every epoch, got the iterator {type(stream).__name__}, which can be "
+                "iterated once. For data that are seen once use OnePass."
             )
         self.stream = stream
         self.gate = gate

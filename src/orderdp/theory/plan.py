@@ -118,16 +118,16 @@ def plan(
     if not is_count(epochs):
         raise ConfigError(f"epochs must be a whole number, at least 1, got {epochs!r}.")
     if price is not None and hours is None:
-        raise ConfigError("price is that of an hour; give hours, what the full run takes, as well.")
+        raise ConfigError("price is per hour and needs hours, the duration of the full run. Give both.")
     hours = None if hours is None else checked_positive("hours", hours)
     price = None if price is None else checked_positive("price", price, zero_allowed=True)
     steps, _ = steps_within([(q, q)], batch_size, drop_last=drop_last, world_size=world_size)
     full_steps, _ = steps_within([(n, n)], batch_size, drop_last=drop_last, world_size=world_size)
     if steps == 0:
         raise ConfigError(
-            f"an epoch must have a step at least; the {q} samples it keeps make none, in batches of {batch_size} for "
-            f"each of {world_size} processes{', the last of which is left out if it is smaller' if drop_last else ''}. "
-            "Choose smaller batches or fewer processes, or prune less."
+            f"an epoch must have at least one step; the {q} samples it keeps make none, in batches of {batch_size} for "
+            f"each of {world_size} processes{' without incomplete batches' if drop_last else ''}. Choose smaller "
+            "batches or fewer processes, or prune less."
         )
     seen = coverage(n, s, q, epochs)
     hours_saved = None if hours is None else hours * (1 - q / n)
@@ -170,6 +170,6 @@ def _sizes(n: Any, prune_ratio: Any, exploration: Any, exploitation: Any) -> tup
     if q < 1:
         given = {"prune_ratio": prune_ratio, "exploration": exploration, "exploitation": exploitation}
         said = ", ".join(f"{name}={value}" for name, value in given.items() if value is not None)
-        raise ConfigError(f"{said} keeps {q} of {n} samples; at least one must be left. Prune less.")
+        raise ConfigError(f"{said} keeps {q} of {n} samples; at least one must be kept. Prune less.")
     check_design(int(n), s, q)
     return s, q
