@@ -112,19 +112,20 @@ def _is_true(said: str, truth: float) -> bool:
 
 
 def table(trials: int, seeds: Sequence[int] = SEEDS, seed: int = 0) -> str:
-    """Return the table of the guide."""
-    heads = ["runs", "seeds", "all intervals hold the truth", "a wrong word", "0: within", "-0.25: within"]
+    """Return the table of the guide: a cell has a share in percent for each number of seeds."""
+    heads = ["runs", "all intervals hold the truth", "a wrong word", "0: within", "-0.25: within"]
     heads += ["-0.5: within", "-0.5: worse", "-1: worse", "+0.75: better"]
-    lines = [heads, ["---", *["---:"] * (len(heads) - 1)]]
+    lines = [f"| {' | '.join(heads)} |", f"|---|{'---:|' * (len(heads) - 1)}"]
     for design in DESIGNS:
-        for count in seeds:
-            rates = simulate(design, count, trials, seed)
-            shares = [rates.covered, rates.wrong]
-            for truth, start in ((0.0, "within"), (-0.25, "within"), (-0.5, "within")):
-                shares.append(share(rates, truth, start))
-            shares += [share(rates, truth, "worse") for truth in (-0.5, -1.0)] + [share(rates, 0.75, "better")]
-            lines.append([design.name, str(count), *(f"{100 * share:.1f} %" for share in shares)])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        columns = zip(*(_shares(simulate(design, count, trials, seed)) for count in seeds), strict=True)
+        cells = [", ".join(f"{100 * share:.1f}" for share in column) for column in columns]
+        lines.append(f"| {' | '.join([design.name, *cells])} |")
+    return "\n".join(lines)
+
+
+def _shares(rates: Rates) -> list[float]:
+    words = [(0.0, "within"), (-0.25, "within"), (-0.5, "within"), (-0.5, "worse"), (-1.0, "worse"), (0.75, "better")]
+    return [rates.covered, rates.wrong, *(share(rates, truth, start) for truth, start in words)]
 
 
 def share(rates: Rates, truth: float, start: str) -> float:

@@ -94,9 +94,10 @@ def filled(page: str) -> str:
         head, names, _, end = match.groups()
         rows = [_coreset(name) if name in coresets.NAMES else _policy(name) for name in names.split()]
         titles = list(rows[0])
-        lines = [titles, ["---"] * len(titles), *([row[title] for title in titles] for row in rows)]
-        text = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
-        return f"{head}\n{text}\n\n{end}"
+        cells = [titles, *([row[title] for title in titles] for row in rows)]
+        lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in cells]
+        lines.insert(1, f"|{'---|' * len(titles)}")
+        return f"{head}\n{chr(10).join(lines)}\n\n{end}"
 
     return _TABLE.sub(table, page)
 

@@ -7,10 +7,12 @@ The records of a study are one file, docs/results/records/STUDY.jsonl. `run` unp
 commands there and packs what is finished.
 
 A table stands between two comments, the first of which says where its records are and, if it is not about all of them,
-at which prune ratio, or on which further test set:
+at which prune ratio:
 
-    <!-- records: fashion-mnist ratio=0.5 test=fashion-mnist?corrupt=blur:3 -->
+    <!-- records: fashion-mnist ratio=0.5 -->
     <!-- end -->
+
+One about further test sets, which are separated by commas, says "tests: fashion-mnist on digits?corrupt=blur:3".
 
 The tables of one of the paper's suites, at the scale for two cores, stand between
 
@@ -38,12 +40,10 @@ from pathlib import Path
 from orderdp.experiments.records import Run, pack_runs, read_run, read_runs, seen_by, unpack_runs
 from orderdp.experiments.statistics import Row, compare
 from orderdp.report.charts import save
-from orderdp.report.page import markdown_of
 from orderdp_paper import SUITES
 from orderdp_paper.charts import draw
-from orderdp_paper.output import table_lines
 from orderdp_paper.suite import PartResults, prepare, read_part
-from tools.glance import glance
+from tools.result_tables import comparison, further_tests, glance, suite_lines
 
 __all__ = ["FIGURES", "PAGES", "RECORDS", "commands", "draw_figures", "filled", "main", "records_of", "run"]
 
@@ -54,7 +54,8 @@ FIGURES = PAGES / "figures"
 BUILD = ROOT / "build" / "records"
 SCALE = "cpu"
 
-_TABLE = re.compile(r"(<!-- records: (\S+)(?: ratio=(\S+))?(?: test=(\S+))? -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+_TABLE = re.compile(r"(<!-- records: (\S+)(?: ratio=(\S+))? -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+_TESTS = re.compile(r"(<!-- tests: (\S+) on (\S+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 _SUITE = re.compile(r"(<!-- suite: (\S+) in (\S+)(?: seeds=(\S+))? -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 _GLANCE = re.compile(r"(<!-- glance: ([^\n]+?) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 _COMMAND = re.compile(r"^\$ (orderdp (?:[^\n]*\\\n)*[^\n]*)$", re.MULTILINE)
@@ -98,20 +99,27 @@ def filled(page: str) -> str:
     """The page with the tables that its records give; without times, which are those of a machine with other work."""
 
     def table(match: re.Match[str]) -> str:
-        head, study, ratio, test, _, end = match.groups()
-        rows = _at(ratio, compare(_seen_by(test, _runs(study))))
-        return f"{head}\n{markdown_of(rows, times=False)}\n\n{end}"
+        head, study, ratio, _, end = match.groups()
+        return f"{head}\n{comparison(_at(ratio, compare(_runs(study))))}\n\n{end}"
+
+    def tests(match: re.Match[str]) -> str:
+        head, study, names, _, end = match.groups()
+        runs = _runs(study)
+        seen = [[seen_by(name, run) for run in runs if name in run.tests] for name in names.split(",")]
+        return f"{head}\n{further_tests([compare(views) for views in seen])}\n\n{end}"
 
     def tables(match: re.Match[str]) -> str:
         head, name, study, seeds, _, end = match.groups()
-        lines = table_lines(SUITES[name].tables(SUITES[name], _measured(name, study, seeds)))
+        lines = suite_lines(SUITES[name].tables(SUITES[name], _measured(name, study, seeds)))
         return f"{head}\n{chr(10).join(lines)}\n{end}"
 
     def at_a_glance(match: re.Match[str]) -> str:
         head, studies, _, end = match.groups()
         return f"{head}\n{glance([_runs(study) for study in studies.split()])}\n\n{end}"
 
-    return _GLANCE.sub(at_a_glance, _SUITE.sub(tables, _TABLE.sub(table, page)))
+    for pattern, fill in ((_TABLE, table), (_TESTS, tests), (_SUITE, tables), (_GLANCE, at_a_glance)):
+        page = pattern.sub(fill, page)
+    return page
 
 
 def draw_figures(page: str) -> None:
@@ -133,11 +141,6 @@ def _measured(name: str, study: str, seeds: str | None) -> list[PartResults]:
 def _at(ratio: str | None, rows: list[Row]) -> list[Row]:
     """Those at a ratio, and those that have none; the variance is that of all, whatever is shown."""
     return rows if ratio is None else [row for row in rows if row.prune_ratio in (None, float(ratio))]
-
-
-def _seen_by(test: str | None, runs: list[Run]) -> list[Run]:
-    """The runs as a further test set saw them, where one is asked for."""
-    return runs if test is None else [seen_by(test, run) for run in runs if test in run.tests]
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -249,7 +249,7 @@ def test_a_wrong_name_or_parameter_suggests_the_right_one() -> None:
         coresets.build("el2m")
     with pytest.raises(ConfigError, match=r"'el2n' has no parameter 'epochs'. Did you mean 'epoch'"):
         coresets.build("el2n", epochs=3)
-    with pytest.raises(ConfigError, match="no coreset method with a name"):
+    with pytest.raises(ConfigError, match="is not a registered coreset method"):
         coresets.config_of(coresets.Method())
 
 
@@ -295,7 +295,7 @@ def test_missing_labels_are_told_with_the_way_out() -> None:
         (KCenter(), {"logits": np.ones((4, 2))}, "KCenter needs features"),
         (Cal(), {"scores": np.ones(4)}, "Cal needs features and logits"),
         (Forgetting(), {"features": np.ones((4, 2))}, "Forgetting needs correct"),
-        (PrecomputedScores(), {"features": np.ones((4, 2))}, "PrecomputedScores needs precomputed scores"),
+        (PrecomputedScores(), {"features": np.ones((4, 2))}, "PrecomputedScores needs scores"),
         (DeepFool(), {"features": np.ones((4, 2))}, "DeepFool needs the model itself"),
         (GraNd(layer="all"), {"features": np.ones((4, 2))}, "GraNd needs the model itself"),
         (EL2N(repeats=3), {"logits": np.ones((2, 4, 2))}, "needs logits of 3 models"),
@@ -344,7 +344,7 @@ HELD_OUT = {"features": np.ones((5, 2)), "logits": np.ones((5, 3)), "labels": np
         ({"labels": np.full(5, -1)}, r"held_out.labels must be in \[0, 3\)"),
         ({"labels": np.zeros(4, dtype=int)}, "held_out.labels must be 5 whole numbers"),
         ({"labels": np.zeros(5)}, "held_out.labels must be 5 whole numbers"),
-        ({"logits": np.ones((4, 3))}, "there are 5 held_out.features, 4 held_out.logits"),
+        ({"logits": np.ones((4, 3))}, "got 5 held_out.features, 4 held_out.logits"),
     ],
 )
 def test_a_held_out_set_is_checked_like_the_rest(change: dict, message: str) -> None:
@@ -410,7 +410,7 @@ def test_numbers_beyond_single_precision_are_named(name: str) -> None:
         ({"features": np.ones((3, 4, 2)), "logits": np.ones((2, 4, 2))}, "features of 3 models and logits of 2"),
         ({"features": np.ones((3, 4, 2)), "logits": np.ones((4, 2))}, "features of 3 models and logits of 1"),
         ({"features": np.ones((0, 2))}, "none may be empty"),
-        ({"features": np.ones((4, 2)), "labels": [0, 1]}, "there are 4 features, 2 labels"),
+        ({"features": np.ones((4, 2)), "labels": [0, 1]}, "got 4 features, 2 labels"),
         ({"features": np.ones(4)}, "features must be numbers in 2 or 3 dimension"),
         ({"features": np.array([["a"]])}, "features must be numbers"),
         ({"features": np.ones((4, 2), dtype=complex)}, "features must be numbers"),

@@ -438,7 +438,7 @@ def test_a_file_may_say_what_train_trains_and_not_what_a_comparison_varies(
     assert [run.config["seed"] for run in runs] == [7, 3]
     assert {run.config["label"] for run in runs} == {"orderdp (exploration=0.9) 50%"}
     assert main(["compare", *SMALL, "--config", str(file), "--out", str(tmp_path / "three")]) == 2
-    assert "says policy and policy_parameters and prune_ratio and seed" in capsys.readouterr().err
+    assert "sets policy and policy_parameters and prune_ratio and seed" in capsys.readouterr().err
 
 
 def test_find_lossless_says_what_it_tried_and_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -511,7 +511,7 @@ def test_find_lossless_tries_no_ratio_that_a_comparison_would_and_names_what_it_
         (["train", "--data", "digits", "--policy", "el2n"], "'el2n' needs a prune ratio"),
         (["train", "--data", "digits", "--prune-ratio", "0.3", "--width", "-1"], "width must be a whole number"),
         (["train", "--data", "digits", "--prune-ratio", "0.3", "--seed", str(2**70)], "below 2**64"),
-        (["train", "--data", "digits", "--prune-ratio", "0.3", "--nesterov", "--momentum", "0"], "which is 0"),
+        (["train", "--data", "digits", "--prune-ratio", "0.3", "--nesterov", "--momentum", "0"], "above 0, got 0"),
     ],
     ids=lambda value: " ".join(value[2:]) if isinstance(value, list) else "",
 )

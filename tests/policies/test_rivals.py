@@ -563,5 +563,5 @@ def test_schedules_and_rules_out_of_config_files() -> None:
         policies.build("orderdp", prune_ratio=0.5, schedule={"name": "cosinus"})
     with pytest.raises(ConfigError, match="schedule 'tail' cannot be created"):
         policies.build("orderdp", prune_ratio=0.5, schedule={"name": "tail"})
-    with pytest.raises(ConfigError, match="rule 'trimmed' cannot be made"):
+    with pytest.raises(ConfigError, match="rule 'trimmed' cannot be created"):
         policies.build("orderdp", prune_ratio=0.5, select={"name": "trimmed"})

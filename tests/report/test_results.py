@@ -90,16 +90,47 @@ def test_a_table_may_be_about_one_ratio_and_has_full_data_to_compare_with(monkey
     assert results.filled(text) == text
 
 
-def test_a_table_may_be_about_a_further_test_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    runs = [written.full(90.0 + seed, seed) for seed in (0, 1)] + [written.run(89.0, 0), written.run(89.5, 1)]
-    for run in runs:
-        run.tests = {"digits?corrupt=blur:3": (run.final_metric or 0.0) - 20}
-    del runs[-1].tests["digits?corrupt=blur:3"]
+def test_a_table_says_once_what_is_the_same_in_all_rows_and_hides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = [written.full(90.0 + seed, seed) for seed in (0, 1)]
+    runs += [written.run(89.0 + seed, seed, saved=0.4, prune_ratio=0.4, label="OrderDP 40 %") for seed in (0, 1)]
     monkeypatch.setattr(results, "read_runs", lambda folder: runs)
-    text = results.filled("<!-- records: mine ratio=0.4 test=digits?corrupt=blur:3 -->\n<!-- end -->\n")
-    assert "### digits, tested on digits?corrupt=blur:3, mlp" in text
-    assert re.search(r"^\| Full data \(2 seeds\) \| 70\.50", text, re.MULTILINE)
-    assert re.search(r"^\| OrderDP 40 % \(1 seed\) \| 69\.00", text, re.MULTILINE)
+    page = "<!-- records: mine -->\n<!-- end -->\n"
+    assert results.filled(page).splitlines()[2:7] == [
+        "Each 2 seeds:",
+        "",
+        "| Method | Accuracy % | To full data | Verdict |",
+        "|---|---:|---:|---|",
+        "| Full data | 90.50±0.71 |  |  |",
+    ]
+    runs.append(written.run(88.0, 0, saved=0.2, prune_ratio=0.4, policy="infobatch", label="saves_less"))
+    line = next(line for line in results.filled(page).splitlines() if "saves" in line)
+    assert [cell.strip() for cell in line.strip("|").split("|")] == [
+        "saves\\_less (1 seed, saved 20.0 %)",
+        "88.00",
+        "-2.00",
+        "one seed",
+    ]
+
+
+def test_a_table_may_be_about_further_test_sets(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = [
+        make(metric + seed, seed)
+        for make, metric in (
+            (written.full, 90.0),
+            (written.run, 89.0),
+            (written.random, 88.0),
+            (written.reduced, 87.0),
+        )
+        for seed in (0, 1)
+    ]
+    for run in runs:
+        run.tests = {"digits?corrupt=blur:3": (run.final_metric or 0.0) - 20, "digits?corrupt=blur:1": 50.0}
+    monkeypatch.setattr(results, "read_runs", lambda folder: runs)
+    text = results.filled("<!-- tests: mine on digits?corrupt=blur:3,digits?corrupt=blur:1 -->\n<!-- end -->\n")
+    lines = text.splitlines()
+    assert lines[4].startswith("| blur:3, 40 % | 70.50±0.71 | 69.50±0.71 | 67.50±0.71 | 68.50±0.71 | -1.00 (")
+    assert lines[5].startswith("| blur:1, 40 % | 50.00±0.00 | 50.00±0.00 |")
+    assert results.filled(text) == text
 
 
 def test_at_a_glance_the_best_rival_leaves_out_as_much_and_has_the_same_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,12 +150,12 @@ def test_at_a_glance_the_best_rival_leaves_out_as_much_and_has_the_same_seeds(mo
     page = "<!-- glance: first+second -->\nold\n<!-- end -->\n"
     line = results.filled(page).splitlines()[4]
     assert [cell.strip() for cell in line.strip("|").split("|")] == [
-        "digits, 40 %",
-        "91.00 ± 1.41 (2)",
-        "89.50 ± 0.71 (2)",
-        "-1.50 (-4.50 to 1.50)",
-        "87.25 ± 0.35 (2)",
-        "88.25 ± 0.35 (2)",
+        "digits, 40 % (2 seeds)",
+        "91.00±1.41",
+        "89.50±0.71",
+        "-1.50 (-4.50, 1.50)",
+        "87.25±0.35",
+        "88.25±0.35",
         "ucb +0.50",
     ]
 

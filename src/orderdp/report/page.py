@@ -188,14 +188,14 @@ def markdown_report(directory: str | os.PathLike[str], margin: float | None = No
     return markdown_of(compare(with_further_tests(read_runs(directory)), margin))
 
 
-def markdown_of(rows: Sequence[Row], *, times: bool = True) -> str:
-    """Return verdict and table of rows; `times=False` leaves out times, if the machine was busy with other work."""
+def markdown_of(rows: Sequence[Row]) -> str:
+    """Return verdict and table of rows."""
     by_task = tasks(rows)
     parts = []
     for same in by_task:
         title = f"### {_escaped(task_name(same, by_task))}"
-        first, *more = map(_escaped, headline(same, times=times))
-        shown = columns(measure(same), times=times)
+        first, *more = map(_escaped, headline(same))
+        shown = columns(measure(same))
         troubled = [f"- {run['state']}: {_escaped(run['text'])}" for run in counted_out(same)]
         parts += [title, " ".join([f"**{first}**", *more]), _table(same, shown), "\n".join(troubled)]
     return "\n\n".join(part for part in parts if part)

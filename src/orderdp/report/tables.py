@@ -21,6 +21,7 @@ __all__ = [
     "columns",
     "commands",
     "counted_out",
+    "diverged",
     "duration",
     "headline",
     "is_further_test",
@@ -212,18 +213,13 @@ class Column:
     numeric: bool = True
 
 
-def columns(metric: Metric, *, times: bool = True) -> tuple[Column, ...]:
-    """Return the columns of the table: the verdict comes last, after the estimates and their intervals.
-
-    Args:
-        metric: What the metric is.
-        times: Whether to include times; False for runs on a machine that was busy with other work.
-    """
+def columns(metric: Metric) -> tuple[Column, ...]:
+    """Return the columns of the table: the verdict comes last, after the estimates and their intervals."""
     return (
         Column("Method", lambda row: Cell(row.label, note(row), row.label), numeric=False),
         Column(as_title(metric.titled), _metric),
         Column("Samples saved", _saved),
-        *([Column("Time saved", _time)] if times else []),
+        Column("Time saved", _time),
         Column("Against full data", lambda row: _difference(row.against_full, metric)),
         Column("Against fewer epochs", lambda row: _difference(row.against_reduced, metric)),
         Column("Against random", lambda row: _difference(row.against_random, metric)),
@@ -249,13 +245,8 @@ def _word(row: Row) -> str:
     return row.word + more_seeds(row.against_full, row.margin, row.measure)
 
 
-def headline(rows: Sequence[Row], *, times: bool = True) -> list[str]:
-    """Return the verdict on one task in sentences, the most important first.
-
-    Args:
-        rows: Rows of the task.
-        times: Whether to include times.
-    """
+def headline(rows: Sequence[Row]) -> list[str]:
+    """Return the verdict on one task in sentences, the most important first."""
     if not any(row.runs for row in rows):
         failed = sum(len(row.failed) for row in rows)
         unfinished = sum(len(row.unfinished) for row in rows)
@@ -267,7 +258,7 @@ def headline(rows: Sequence[Row], *, times: bool = True) -> list[str]:
         what = "a method to set against full data" if waiting else "full data of the same seeds"
         return [f"Nothing can be said yet: there is no finished run of {what}."]
     best = max(judged, key=_merit)
-    return [_main_sentence(best, times), *_control_sentences(best), *diverged(rows)]
+    return [_main_sentence(best), *_control_sentences(best), *diverged(rows)]
 
 
 def diverged(rows: Sequence[Row]) -> list[str]:
@@ -286,12 +277,12 @@ def _merit(row: Row) -> tuple[int, float]:
     return 1, difference.low if row.measure.higher_is_better else -difference.high
 
 
-def _main_sentence(row: Row, times: bool) -> str:
+def _main_sentence(row: Row) -> str:
     metric, difference = row.measure, row.against_full
     assert difference is not None
     assert row.metric is not None
     result = f"{row.label}: {_change(row.saved, 'fewer', 'more')} samples"
-    if times and row.saved_time is not None:
+    if row.saved_time is not None:
         result += f", {_change(row.saved_time, 'less', 'more')} time"
     own, full = (
         f"{metric.written(value)} {metric.unit}".strip() for value in (row.metric, row.metric - difference.mean)

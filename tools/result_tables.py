@@ -1,0 +1,175 @@
+"""The tables of the pages of results: shorter than those of a report, whose headline the text of a page gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from orderdp.experiments.records import Run
+from orderdp.experiments.statistics import Difference, Row, between, compare
+from orderdp.report.tables import counted_out, diverged, note
+from orderdp_paper.suite import Table
+
+__all__ = ["comparison", "further_tests", "glance", "suite_lines"]
+
+_CONTROLS = ("full", "reduced", "random")
+_SAME_SAVINGS = 0.01  # who leaves out less is no rival at this ratio
+
+
+def comparison(rows: Sequence[Row]) -> str:
+    """A line for each method, without columns that are empty.
+
+    The number of seeds that most have stands above. The name of a method has its ratio, and adds what differs: other
+    seeds, and what was really saved.
+    """
+    notes = [note(row) for row in rows]
+    usual = max(notes, key=notes.count)
+    found = [_compared(row, "" if text == usual else text) for row, text in zip(rows, notes, strict=True)]
+    titles = [title for title in found[0] if any(line[title] for line in found)]
+    lines = [f"Each {usual}:", "", *table([titles, *([line[title] for title in titles] for line in found)])]
+    below = [*diverged(rows), *(f"{entry['state']}: {entry['text']}" for entry in counted_out(rows))]
+    return "\n".join(lines + ([""] + [f"- {_escaped(text)}" for text in below] if below else []))
+
+
+def _compared(row: Row, seeds: str) -> dict[str, str]:
+    differs = [seeds] if seeds else []
+    named = row.policy == "reduced"  # its name has the share of whole epochs
+    if (
+        row.prune_ratio is not None
+        and row.saved is not None
+        and not named
+        and abs(row.saved - row.prune_ratio) > 0.0005
+    ):
+        differs.append(f"saved {100 * row.saved:.1f} %")
+    word = "" if row.against_full is None else row.word
+    return {
+        "Method": _escaped(row.label + (f" ({', '.join(differs)})" if differs else "")),
+        "Accuracy %": _accuracy(row),
+        "To full data": _difference(row.against_full),
+        "To fewer epochs": _difference(row.against_reduced),
+        "To random": "" if row.policy == "reduced" else _difference(row.against_random),  # the line of random has it
+        "Verdict": word.replace("more than ", "> ").replace(" points of full data", "").replace(", no interval", ""),
+    }
+
+
+def further_tests(tests: Sequence[Sequence[Row]]) -> str:
+    """A line for each further test set and ratio: full data, OrderDP and the two controls, and what it gains on them.
+
+    Args:
+        tests: The rows of each test set.
+    """
+    lines = [
+        ["Test, left out", "Full data", "OrderDP", "Fewer epochs", "Random", "To full data", "To fewer", "To random"]
+    ]
+    for rows in tests:
+        full = _plain(rows, "full")
+        name = str(dict(full.task)["data"]).rpartition("corrupt=")[2]
+        for ratio in _ratios(rows):
+            there = [row for row in rows if row.prune_ratio in (None, ratio)]
+            orderdp = _plain(there, "orderdp")
+            controls = [_plain(there, policy) for policy in ("reduced", "random")]
+            lines.append(
+                [
+                    f"{name}, {100 * ratio:g} %",
+                    *map(_accuracy, (full, orderdp, *controls)),
+                    *map(_difference, (orderdp.against_full, orderdp.against_reduced, orderdp.against_random)),
+                ]
+            )
+    return "\n".join(table(lines))
+
+
+def glance(studies: Sequence[Sequence[Run]]) -> str:
+    """A line for each data set and ratio: full data, OrderDP, the two controls and the lead over the best rival.
+
+    Args:
+        studies: The runs of each, all of them on one data set.
+    """
+    lines = [
+        ["Data, left out", "Full data", "OrderDP", "To full data", "Fewer epochs", "Random share", "To the best rival"]
+    ]
+    for runs in studies:
+        rows = compare(runs)
+        lines += [_line(ratio, rows) for ratio in _ratios(rows)]
+    return "\n".join(table(lines))
+
+
+def _line(ratio: float, all_rows: list[Row]) -> list[str]:
+    rows = [row for row in all_rows if row.prune_ratio in (None, ratio)]
+    full, orderdp, reduced, random = (_plain(rows, policy) for policy in ("full", "orderdp", "reduced", "random"))
+    others = [row for row in rows if row.policy not in (*_CONTROLS, "orderdp")]
+    rivals = [row for row in others if row.saved is not None and row.saved > ratio - _SAME_SAVINGS]
+    found = between(all_rows, [(orderdp, row) for row in rivals])
+    leads = [(row.policy, lead) for row, lead in zip(rivals, found, strict=True) if lead is not None]
+    name, smallest = min(leads, key=lambda entry: entry[1].mean, default=("none saved as much", None))
+    seeds = dict.fromkeys(note(row) for row in (full, orderdp, reduced, random))
+    return [
+        f"{dict(full.task)['data']}, {100 * ratio:g} % ({' or '.join(seeds)})",
+        _accuracy(full),
+        _accuracy(orderdp),
+        _difference(orderdp.against_full),
+        _accuracy(reduced),
+        _accuracy(random),
+        f"{name} {_difference(smallest)}".strip(),
+    ]
+
+
+def suite_lines(tables: Iterable[Table]) -> list[str]:
+    """The tables of one of the paper's suites; a column that says the same of all is said once, in the title."""
+    lines = []
+    for found in tables:
+        title, cells = found.title, _beside_the_papers([list(found.header), *map(list, found.rows)])
+        for place in reversed(range(1, len(cells[0]))):
+            values = {line[place].strip() for line in cells[1:]} - {""}
+            if len(values) == 1 and len(cells) > 3:
+                title += f", {values.pop()} {cells[0][place]}"
+                cells = [line[:place] + line[place + 1 :] for line in cells]
+        lines += [f"**{title}**", "", *table(cells), "", *[f"- {note}" for note in found.notes], ""]
+    return lines
+
+
+def _beside_the_papers(cells: list[list[str]]) -> list[list[str]]:
+    """The paper's numbers in a column of their own, where the table has but one."""
+    if len(cells[0]) != 2 or not any(line[0].strip() == "paper" for line in cells):
+        return cells
+    result = [[*cells[0], "paper"]]
+    for name, value in cells[1:]:
+        if name.strip() == "paper":
+            result[-1][2] = value
+        else:
+            result.append([name, value, ""])
+    return result
+
+
+def table(cells: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of Markdown; all but the first column are numbers, and a last one called Verdict is not."""
+    header = cells[0]
+    kinds = ["---", *("---" if title == "Verdict" else "---:" for title in header[1:])]
+    written = [f"| {' | '.join(cell.strip() for cell in line)} |" for line in cells]
+    return [written[0], f"|{'|'.join(kinds)}|", *written[1:]]
+
+
+def _ratios(rows: Sequence[Row]) -> list[float]:
+    return sorted({row.prune_ratio for row in rows if row.prune_ratio is not None})
+
+
+def _plain(rows: Sequence[Row], policy: str) -> Row:
+    """The row of a policy as it is by default."""
+    return next(row for row in rows if row.policy == policy and not row.parameters)
+
+
+def _accuracy(row: Row) -> str:
+    if row.metric is None:
+        return ""
+    return f"{row.metric:.2f}" + ("" if row.deviation is None else f"±{row.deviation:.2f}")
+
+
+def _difference(difference: Difference | None) -> str:
+    if difference is None:
+        return ""
+    if difference.low is None:
+        return f"{difference.mean:+.2f}"
+    return f"{difference.mean:+.2f} ({difference.low:.2f}, {difference.high:.2f})"
+
+
+def _escaped(text: str) -> str:
+    """Names hold underscores and asterisks, which Markdown would take for itself."""
+    return " ".join(text.replace("_", "\\_").replace("*", "\\*").replace("|", "\\|").split())
