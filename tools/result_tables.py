@@ -70,7 +70,7 @@ def further_tests(tests: Sequence[Sequence[Row]]) -> str:
             lines.append(
                 [
                     f"{name}, {100 * ratio:g} %",
-                    *map(_accuracy, (full, orderdp, *controls)),
+                    *(_of_seeds(row, len(full.runs)) for row in (full, orderdp, *controls)),
                     *map(_difference, (orderdp.against_full, orderdp.against_reduced, orderdp.against_random)),
                 ]
             )
@@ -160,6 +160,11 @@ def _accuracy(row: Row) -> str:
     if row.metric is None:
         return ""
     return f"{row.metric:.2f}" + ("" if row.deviation is None else f"±{row.deviation:.2f}")
+
+
+def _of_seeds(row: Row, usual: int) -> str:
+    """The accuracy, with the number of seeds where it is not the usual one."""
+    return _accuracy(row) + ("" if len(row.runs) == usual else f" ({note(row)})")
 
 
 def _difference(difference: Difference | None) -> str:

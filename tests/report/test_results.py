@@ -131,6 +131,9 @@ def test_a_table_may_be_about_further_test_sets(monkeypatch: pytest.MonkeyPatch)
     assert lines[4].startswith("| blur:3, 40 % | 70.50±0.71 | 69.50±0.71 | 67.50±0.71 | 68.50±0.71 | -1.00 (")
     assert lines[5].startswith("| blur:1, 40 % | 50.00±0.00 | 50.00±0.00 |")
     assert results.filled(text) == text
+    del runs[2].tests["digits?corrupt=blur:3"]  # OrderDP's first seed
+    fewer = results.filled(text).splitlines()[4]
+    assert fewer.startswith("| blur:3, 40 % | 70.50±0.71 | 70.00 (1 seed) | 67.50±0.71 |")
 
 
 def test_at_a_glance_the_best_rival_leaves_out_as_much_and_has_the_same_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
