@@ -1,4 +1,4 @@
-"""OrderDP: train on fewer samples per epoch, at little or no loss of accuracy.
+"""OrderDP: train on fewer samples per epoch, and measure what that costs.
 
 Names and subpackages are loaded on first use, so that importing this package costs nothing by itself.
 """

@@ -20,7 +20,7 @@ __all__ = ["main"]
 _COMMANDS = (plan, train, advise, compare, report, reproduce, policies, coreset, data)
 
 
-_DESCRIPTION = "Train on fewer samples each epoch, at little or no loss of accuracy.\n\ncommands:\n" + "\n".join(
+_DESCRIPTION = "Train on fewer samples per epoch, and measure what that costs.\n\ncommands:\n" + "\n".join(
     f"  {command.NAME:<11} {command.SUMMARY}" for command in _COMMANDS
 )
 
