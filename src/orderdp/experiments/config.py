@@ -416,7 +416,8 @@ def read_toml(text: str) -> dict[str, Any]:
         import tomllib
     else:
         import tomli as tomllib
-    return tomllib.loads(text)
+    values: dict[str, Any] = tomllib.loads(text)
+    return values
 
 
 def preset_values(name: str | None) -> dict[str, Any]:
