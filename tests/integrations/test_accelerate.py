@@ -271,7 +271,7 @@ def test_the_example_trains_in_one_process_and_goes_on_in_two(
     [
         ("sharding twice", "ConfigError: .*shard=False"),
         ("dispatching", "ConfigError: .*dispatch_batches=False"),
-        ("sharding twice, unregistered", "GroupError: of the 44 samples .* shard=False"),
+        ("sharding twice, unregistered", "GroupError: .* of the 44 samples .* shard=False"),
         ("rewinding alone", "GroupError: .*rewind"),
     ],
 )
