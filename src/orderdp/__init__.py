@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from orderdp.checkpoint import load_checkpoint, save_checkpoint
     from orderdp.dataset import Indexed
     from orderdp.losses import last_layer_gradient_norm, per_sample, top_mean
-    from orderdp.policies import Budget, OrderDP, Unlearned
+    from orderdp.policies import Budget, OrderDP, SpacedRepetition, Unlearned
     from orderdp.policy import Column, Context, Policy, Selection
     from orderdp.pruner import Pruner
 
@@ -44,6 +44,7 @@ __all__ = [
     "Policy",
     "Pruner",
     "Selection",
+    "SpacedRepetition",
     "Unlearned",
     "__version__",
     "advise",
@@ -81,6 +82,7 @@ _HOMES = {
     "Policy": "orderdp.policy",
     "Pruner": "orderdp.pruner",
     "Selection": "orderdp.policy",
+    "SpacedRepetition": "orderdp.policies",
     "Unlearned": "orderdp.policies",
     "advise": "orderdp.advice",
     "alternate_flip": "orderdp.augment",

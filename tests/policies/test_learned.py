@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from orderdp import Budget, OrderDP, Pruner, Unlearned, policies, theory
+from orderdp import Budget, OrderDP, Pruner, SpacedRepetition, Unlearned, policies, theory
 from orderdp.errors import ConfigError
 from orderdp.losses import per_sample, smallest_loss
 from orderdp.policies import (
@@ -373,6 +373,9 @@ def test_without_a_tail_it_is_the_policy_and_with_all_of_it_a_random_draw() -> N
         SkipLearned(),
         SkipLearned(learned=LossShare(0.1), refresh=0.5),
         SkipLearned(learned=LossBelow(0.3), unbiased=True),
+        SpacedRepetition(0.4),
+        SpacedRepetition(0.7, learned=RelativeLoss(0.2), slowest=0.3),
+        SpacedRepetition(0.7, learned=LossShare(0.1), slowest=1.0),
         Budget(0.5),
         Budget(0.3, learned=0.8, refresh=0.3),
         Budget(0.3, policy=FullData()),
@@ -414,6 +417,129 @@ def test_a_pruner_with_it_forgets_nothing_of_a_data_set() -> None:
         for index, _ in pruner.loader(dataset, batch_size=10):
             pruner.update(index, torch.zeros(len(index)))
     assert pruner.report()["coverage"] == 1.0
+
+
+# -- spaced repetition -------------------------------------------------------------------------------------------------
+
+
+def table_at(scores: np.ndarray, seen: np.ndarray) -> ScoreTable:
+    """A table whose finite scores were seen in these epochs."""
+    table = ScoreTable(len(scores))
+    for epoch in np.unique(seen):
+        of_epoch = np.flatnonzero((seen == epoch) & np.isfinite(scores))
+        table.write(torch.from_numpy(of_epoch), torch.tensor(scores[of_epoch], dtype=torch.float32), epoch=int(epoch))
+    return table
+
+
+@settings(max_examples=200, deadline=None)
+@given(LOSSES, st.sampled_from([0.0, 0.3, 0.5, 0.7]), st.sampled_from([0.05, 0.5, 1.0]), st.integers(0, 99))
+def test_spaced_repetition_keeps_what_is_most_due(losses, ratio, slowest, seed) -> None:
+    scores, epoch = np.array(losses), 9
+    seen = np.random.default_rng(seed).integers(0, epoch, len(scores))
+    kept = round((1 - ratio) * len(scores))
+    if kept < 1:
+        return
+    policy = SpacedRepetition(ratio, learned=LossBelow(0.1), slowest=slowest)
+    chosen = draw(policy, table_at(scores, seen), epoch=epoch, seed=seed).tolist()
+    assert len(chosen) == len(set(chosen)) == kept
+    due = [
+        math.inf if math.isinf(score) else (epoch - last + 0.5) * min(1.0, max(slowest, score / 0.1))
+        for score, last in zip(losses, seen.tolist(), strict=True)
+    ]
+    left_out = [due[i] for i in range(len(due)) if i not in chosen]
+    assert min(due[i] for i in chosen) >= max(left_out, default=0) * (1 - 1 / 64)
+
+
+def trained(policy, n: int, epochs: int, loss_of, seed: int = 0) -> np.ndarray:
+    """How often each sample is trained on: a row per epoch."""
+    pruner, rows = Pruner(policy, n, seed=seed, epochs=epochs), []
+    for _ in range(epochs):
+        for batch in pruner.batch_sampler(n):
+            pruner.update(torch.tensor(batch), loss_of(torch.tensor(batch)))
+        rows.append(pruner.usage.numpy().copy())
+    return np.array(rows)
+
+
+@pytest.mark.parametrize("ratio", [0.3, 0.5, 0.7, 0.9])
+def test_while_nothing_is_learned_no_sample_comes_twice_before_all_have_come(ratio: float) -> None:
+    usage = trained(SpacedRepetition(ratio), 97, 25, lambda index: 1 + index.float())
+    assert (usage.max(axis=1) - usage.min(axis=1) <= 1).all()
+
+
+def test_keeping_the_hardest_goes_through_nothing_in_turn() -> None:
+    usage = trained(OrderDP(0.5), 97, 25, lambda index: 1 + index.float())
+    assert (usage.max(axis=1) - usage.min(axis=1)).max() > 5
+
+
+@pytest.mark.parametrize(("kept", "slowest"), [(10, 0.1), (30, 0.05), (50, 0.25)])
+def test_samples_come_as_often_as_their_rates_say(kept: int, slowest: float) -> None:
+    n, epochs, threshold = 100, 1000, 0.4
+    losses = torch.linspace(0, 0.8, n)
+    policy = SpacedRepetition(1 - kept / n, learned=LossBelow(threshold), slowest=slowest)
+    visits = trained(policy, n, epochs, lambda index: losses[index])[-1] / epochs
+    expected = theory.visiting_shares(theory.learned_rates(losses.numpy(), threshold, slowest=slowest), kept)
+    assert expected.sum() == pytest.approx(kept)
+    # Ages are whole epochs, so a gap of 1.5 epochs is one of 1 or 2.
+    assert np.corrcoef(visits, expected)[0, 1] > 0.97
+    assert np.abs(1 / visits - 1 / expected).max() <= 1 + 0.05 / expected.min()
+
+
+@given(
+    st.lists(st.floats(0.01, 1.0), min_size=1, max_size=30),
+    st.data(),
+)
+def test_visiting_shares_are_the_rates_times_one_factor_or_all_epochs(rates, data) -> None:
+    kept = data.draw(st.integers(1, len(rates)))
+    shares = theory.visiting_shares(rates, kept)
+    assert shares.sum() == pytest.approx(kept)
+    below = shares < 1 - 1e-12
+    factors = shares[below] / np.array(rates)[below]
+    assert np.allclose(factors, factors[:1]) if below.any() else kept == len(rates)
+    if below.any() and (~below).any():  # a sample of every epoch has a rate that would give it more than that
+        assert np.array(rates)[~below].min() * factors[0] >= 1 - 1e-9
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(2, 40), st.sampled_from([0.2, 0.5, 0.8, 0.9]), st.sampled_from([0.1, 0.3, 1.0]), st.integers(0, 99))
+def test_no_sample_waits_longer_than_the_bound(n: int, ratio: float, slowest: float, seed: int) -> None:
+    kept = round((1 - ratio) * n)
+    if kept < 1:
+        return
+    rng, bound = np.random.default_rng(seed), theory.longest_gap(n, kept, slowest)
+    policy = SpacedRepetition(ratio, learned=LossBelow(0.5), slowest=slowest)
+    losses = torch.from_numpy(np.where(rng.random(n) < 0.5, 0.0, rng.random(n)).astype(np.float32))
+    usage = trained(policy, n, min(3 * bound, 400), lambda index: losses[index], seed)
+    for sample in range(n):
+        epochs = np.flatnonzero(np.diff(usage[:, sample], prepend=0))
+        assert np.diff(epochs, prepend=-1, append=len(usage)).max() <= bound
+
+
+def test_the_risk_of_spaced_repetition_is_the_huber_loss_of_the_losses() -> None:
+    losses = torch.tensor([0.02, 0.1, 0.35, 0.36, 2.0], requires_grad=True, dtype=torch.float64)
+    threshold = Probability(0.7).loss
+    ours = theory.spaced_surrogate_loss(losses.detach(), threshold)
+    assert ours == pytest.approx(F.huber_loss(losses, torch.zeros(5), delta=threshold).item() / threshold)
+    (F.huber_loss(losses, torch.zeros(5, dtype=torch.float64), delta=threshold) / threshold * 5).backward()
+    rates = theory.learned_rates(losses.detach().numpy(), threshold)
+    assert np.allclose(losses.grad.numpy(), rates, atol=1e-6)
+
+
+def test_training_at_rates_changes_the_mean_gradient_by_no_more_than_the_bound() -> None:
+    rng = torch.Generator().manual_seed(0)
+    for scale in (0.5, 2.0, 8.0):
+        logits = (scale * torch.randn(50, 5, generator=rng)).requires_grad_()
+        targets = torch.randint(0, 5, (50,), generator=rng)
+        losses = F.cross_entropy(logits, targets, reduction="none")
+        losses.sum().backward()
+        rates = torch.from_numpy(theory.learned_rates(losses.detach().numpy(), 0.4, slowest=0.05))
+        # The mean over the samples of the norms is at least the norm of the mean, whatever the network before the logits.
+        change = ((1 - rates)[:, None] * logits.grad).norm(dim=1).mean().item()
+        assert change <= theory.spaced_bias_bound(losses.detach(), 0.4, 0.05) + 1e-6
+
+
+def test_all_is_due_at_the_slowest_rate_if_it_is_one() -> None:
+    usage = trained(SpacedRepetition(0.5, slowest=1.0), 50, 20, lambda index: torch.zeros(len(index)))
+    assert (usage.max(axis=1) - usage.min(axis=1) <= 1).all()
 
 
 # -- streams -----------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from orderdp.policies.learned import (
     ProgressiveDropout,
     RelativeLoss,
     SkipLearned,
+    SpacedRepetition,
     Unlearned,
 )
 from orderdp.policies.loss_based import Adaptive, Calibrated, OnlineBatchSelection, SelectiveBackprop, SelectiveByRank
@@ -61,6 +62,7 @@ __all__ = [
     "SelectiveBackprop",
     "SelectiveByRank",
     "SkipLearned",
+    "SpacedRepetition",
     "Tail",
     "Trimmed",
     "UniformTail",

@@ -19,6 +19,7 @@ from orderdp.errors import ConfigError
 from orderdp.policies._selection import at_least_one, count_kept, shuffled, top, uniform
 from orderdp.policy import Column, Context, Policy, Rows, Selection, Table, Threshold
 from orderdp.registry import Registry
+from orderdp.theory.learned import learned_rates
 
 if TYPE_CHECKING:
     import torch
@@ -33,6 +34,7 @@ __all__ = [
     "ProgressiveDropout",
     "RelativeLoss",
     "SkipLearned",
+    "SpacedRepetition",
     "Threshold",
     "Unlearned",
     "as_threshold",
@@ -284,6 +286,68 @@ class SkipLearned(_ThresholdPolicy):
             kept: Not used.
         """
         return n - n_learned, _refreshed(self.refresh, n_learned)
+
+
+# Up to 300 uses, one use less makes a difference in single precision.
+_LESS_USED = 1 / 64
+
+
+@dataclass(frozen=True)
+class SpacedRepetition(_ThresholdPolicy):
+    """Keeps the samples that are due: the longer ago a sample was trained on and the larger its loss, the sooner it is.
+
+    Each sample has a rate: 1 if its loss is at or above the threshold, and in proportion to its loss below that. An
+    epoch keeps the largest products of rate and age, in epochs since the sample was last seen; of equal ones, those
+    trained on less often. While nothing is learned, this goes through all samples in turn, as fewer epochs of all data
+    do; a sample with a tenth of the threshold's loss comes back a tenth as often.
+
+    >>> SpacedRepetition(prune_ratio=0.5).size(50_000, Context(n=50_000, epoch=0))
+    25000
+
+    Args:
+        prune_ratio: Fraction of the samples left out per epoch, in [0, 1). The number kept is exact.
+        learned: The loss from which on a sample comes at the full rate. A number is the probability of the right class
+            under cross-entropy; for other losses give `RelativeLoss` or `LossBelow`.
+        slowest: Smallest rate, in (0, 1]: how often a sample without any loss comes back, compared with one that is not
+            learned.
+    """
+
+    prune_ratio: float
+    _: KW_ONLY
+    learned: Threshold = Probability(0.7)
+    slowest: float = 0.05
+
+    def __post_init__(self) -> None:
+        check_ratio("prune_ratio", self.prune_ratio)
+        check_ratio("slowest", self.slowest, zero_allowed=False, one_allowed=True)
+        object.__setattr__(self, "learned", as_threshold(self.learned))
+
+    def size(self, n: int, context: Context) -> int:
+        """Return the number of samples that the prune ratio keeps, rounded to the nearest."""
+        return count_kept(n, self.prune_ratio)
+
+    def select(self, table: Table, context: Context) -> Selection:
+        """Select the samples with the largest products of rate and age, in random order."""
+        due = self.due(table["score"], table["seen"], table["usage"], self.learned.at(table), context.epoch)
+        return Selection(shuffled(top(due, self.size(context.n, context), context), context))
+
+    def due(self, scores: np.ndarray, seen: np.ndarray, usage: np.ndarray, threshold: float, epoch: int) -> np.ndarray:
+        """Return how due each sample is: its rate times its age; +inf for an unseen sample.
+
+        Args:
+            scores: The last loss of each sample; +inf for unseen samples.
+            seen: The epoch in which each sample was last seen; -1 for unseen samples.
+            usage: How often each sample was trained on.
+            threshold: The loss from which on the rate is 1.
+            epoch: The epoch that begins.
+        """
+        due = learned_rates(scores, threshold, floor=self.learned.floor, slowest=self.slowest)
+        # Half an epoch more, for the part of an epoch by which samples come too late on average: ages are whole.
+        due *= np.maximum(epoch - seen.astype(np.float32), 1) + np.float32(0.5)
+        # Of samples that are equally due, those trained on less often come first: by less than a fiftieth of an age.
+        due *= 1 + np.float32(_LESS_USED) / (1 + usage.astype(np.float32))
+        due[np.isposinf(scores)] = np.inf
+        return due
 
 
 def _refreshed(share: float, n_learned: int) -> int:

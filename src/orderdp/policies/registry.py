@@ -10,7 +10,14 @@ from orderdp.cards import one_sentence, read_card
 from orderdp.errors import ConfigError
 from orderdp.policies.baselines import RS2, DynamicRandom, FullData
 from orderdp.policies.infobatch import InfoBatch, InfoBatchQuantile, RePB, SeTa
-from orderdp.policies.learned import InstanceEarlyStopping, Kakurenbo, ProgressiveDropout, SkipLearned, Unlearned
+from orderdp.policies.learned import (
+    InstanceEarlyStopping,
+    Kakurenbo,
+    ProgressiveDropout,
+    SkipLearned,
+    SpacedRepetition,
+    Unlearned,
+)
 from orderdp.policies.loss_based import Adaptive, Calibrated, OnlineBatchSelection, SelectiveBackprop, SelectiveByRank
 from orderdp.policies.orderdp import OrderDP
 from orderdp.policies.running_statistics import UCB, ActiveBias, DynamicUncertainty, EpsilonGreedy
@@ -81,6 +88,7 @@ NAMES = PolicyRegistry(
     "policy",
     {
         "orderdp": OrderDP,
+        "spaced-repetition": SpacedRepetition,
         "budget": Budget,
         "unlearned": Unlearned,
         "skip-learned": SkipLearned,

@@ -13,7 +13,18 @@ from orderdp.theory.bounds import (
     generalization_bound,
 )
 from orderdp.theory.coverage import Coverage, coverage
-from orderdp.theory.learned import SkipChances, gradient_bound, skip_bias_bound, skip_chances, skip_surrogate_loss
+from orderdp.theory.learned import (
+    SkipChances,
+    gradient_bound,
+    learned_rates,
+    longest_gap,
+    skip_bias_bound,
+    skip_chances,
+    skip_surrogate_loss,
+    spaced_bias_bound,
+    spaced_surrogate_loss,
+    visiting_shares,
+)
 from orderdp.theory.plan import Plan, plan
 from orderdp.theory.rank_rules import Bottom, Mixed, RankRule, Top, Trimmed, Window
 from orderdp.theory.weights import (
@@ -45,15 +56,20 @@ __all__ = [
     "generalization_bound",
     "gradient_bound",
     "horvitz_thompson",
+    "learned_rates",
     "limit_weights",
+    "longest_gap",
     "plan",
     "skip_bias_bound",
     "skip_chances",
     "skip_surrogate_loss",
+    "spaced_bias_bound",
+    "spaced_surrogate_loss",
     "stratified_weights",
     "stratum_sizes",
     "surrogate_loss",
     "surrogate_weights",
+    "visiting_shares",
     "weights",
     "weights_at",
 ]

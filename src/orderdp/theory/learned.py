@@ -17,7 +17,18 @@ from orderdp._validation import is_count
 from orderdp.errors import ConfigError
 from orderdp.theory._checks import checked_losses, checked_positive
 
-__all__ = ["SkipChances", "gradient_bound", "skip_bias_bound", "skip_chances", "skip_surrogate_loss"]
+__all__ = [
+    "SkipChances",
+    "gradient_bound",
+    "learned_rates",
+    "longest_gap",
+    "skip_bias_bound",
+    "skip_chances",
+    "skip_surrogate_loss",
+    "spaced_bias_bound",
+    "spaced_surrogate_loss",
+    "visiting_shares",
+]
 
 
 class SkipChances(NamedTuple):
@@ -125,3 +136,113 @@ def skip_bias_bound(threshold: float, learned_share: float, refresh: float = 0.0
         if not 0 <= value <= 1:
             raise ConfigError(f"{name} must be in [0, 1], got {value!r}.")
     return (1 - refresh) * learned_share * gradient_bound(threshold, floor)
+
+
+# -- spaced repetition -------------------------------------------------------------------------------------------------
+
+
+def learned_rates(losses: np.ndarray, threshold: float, *, floor: float = 0.0, slowest: float = 0.0) -> np.ndarray:
+    """Return how often each sample is trained on under `orderdp.SpacedRepetition`, relative to one that is not learned.
+
+    >>> learned_rates(np.array([0.0, 0.1, 0.2, 3.0]), 0.2, slowest=0.05).tolist()
+    [0.05000000074505806, 0.5, 1.0, 1.0]
+
+    Args:
+        losses: One loss per sample.
+        threshold: The loss from which on the rate is 1.
+        floor: The smallest possible loss.
+        slowest: The smallest rate.
+    """
+    if not threshold > floor:  # no loss is below the threshold, or only the smallest possible one
+        return np.where(losses > threshold, np.float32(1), np.float32(slowest))
+    with np.errstate(over="ignore"):
+        rates = (losses.astype(np.float32) - np.float32(floor)) / np.float32(threshold - floor)
+    return np.clip(rates, np.float32(slowest), np.float32(1), out=rates)
+
+
+def visiting_shares(rates: Any, kept: int) -> np.ndarray:
+    """Return the fraction of epochs in which each sample is trained on if the rates stay: min(1, c rate), of sum `kept`.
+
+    >>> visiting_shares([1.0, 1.0, 0.5, 0.25, 0.25], kept=3).round(4).tolist()
+    [1.0, 1.0, 0.5, 0.25, 0.25]
+
+    Args:
+        rates: One rate per sample, in (0, 1].
+        kept: Number of samples trained on per epoch.
+    """
+    values = np.asarray(rates, dtype=np.float64)
+    if values.ndim != 1 or len(values) == 0 or not ((values > 0) & (values <= 1)).all():
+        raise ConfigError("rates must be a list of numbers in (0, 1], one per sample.")
+    if not (is_count(kept) and kept <= len(values)):
+        raise ConfigError(f"kept must be a whole number from 1 to {len(values)}, the number of rates, got {kept!r}.")
+    falling = np.sort(values)[::-1]
+    # With the m largest at share 1, the others share what is left in proportion to their rates.
+    rest = np.cumsum(falling[::-1])[::-1]
+    for m in range(kept + 1):
+        if m == len(values):
+            return np.ones_like(values)
+        factor = (kept - m) / rest[m]
+        if factor * falling[m] <= 1:
+            return np.minimum(1.0, factor * values)
+    raise AssertionError  # m = kept gives the factor 0
+
+
+def spaced_surrogate_loss(losses: Any, threshold: float) -> float:
+    """Return the risk that training minimizes if each sample is trained on at its rate: the mean Huber loss of losses.
+
+    The rate of a loss l is the derivative of l^2 / (2 t) below the threshold t and of l - t / 2 above it. Smallest
+    rate and floor are 0.
+
+    >>> round(spaced_surrogate_loss([0.1, 1.0], threshold=0.2), 6)
+    0.4625
+
+    Args:
+        losses: One loss per sample.
+        threshold: The loss from which on the rate is 1.
+    """
+    values = checked_losses(losses)
+    t = checked_positive("threshold", threshold)
+    return float(np.where(values < t, values**2 / (2 * t), values - t / 2).mean())
+
+
+def spaced_bias_bound(losses: Any, threshold: float, slowest: float = 0.0) -> float:
+    """Bound the change of the mean gradient over all data, in the logits, if samples are trained on at their rates.
+
+    The gradient of a sample with loss l is missing for a fraction 1 - rate(l) of the time, and has a norm of at most
+    `gradient_bound(l)`: nothing is missing at or above the threshold, and next to nothing at a loss of 0.
+
+    >>> round(spaced_bias_bound([0.0, 0.1, 3.0], threshold=0.2), 4)
+    0.0224
+
+    Args:
+        losses: One cross-entropy loss per sample.
+        threshold: The loss from which on the rate is 1.
+        slowest: The smallest rate.
+    """
+    values = checked_losses(losses)
+    t = checked_positive("threshold", threshold)
+    missing = 1 - np.clip(values / t, slowest, 1)
+    return float((missing * math.sqrt(2) * -np.expm1(-values)).mean())
+
+
+def longest_gap(n: int, kept: int, slowest: float) -> int:
+    """Bound the epochs between two trainings on the same sample under `orderdp.SpacedRepetition`.
+
+    A sample that has waited for A epochs was passed by in the second half of them for samples that had waited for at
+    least slowest A / 4 themselves, so each of these was kept at most 1 + 2.04 / slowest times in that half. Together
+    they were kept kept A / 2 times, which is at most n (1 + 2.04 / slowest).
+
+    >>> longest_gap(1000, kept=500, slowest=0.1)
+    86
+
+    Args:
+        n: Number of samples.
+        kept: Number of samples trained on per epoch.
+        slowest: The smallest rate, in (0, 1].
+    """
+    if not (is_count(n) and is_count(kept) and kept <= n and 0 < slowest <= 1):
+        raise ConfigError(
+            "n and kept must be whole numbers with 1 <= kept <= n, and slowest in (0, 1], got "
+            f"n={n!r}, kept={kept!r}, slowest={slowest!r}."
+        )
+    return math.ceil(2 * n * (1 + 2.04 / slowest) / kept)
