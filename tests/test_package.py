@@ -34,6 +34,7 @@ def test_the_public_names_are_these_and_all_of_them_exist() -> None:
         "Policy",
         "Pruner",
         "Selection",
+        "SpacedRepetition",
         "Unlearned",
         "__version__",
         "advise",

@@ -55,6 +55,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "budget, full data": {"name": "budget", "share": 0.6, "policy": {"name": "full"}},
     "unlearned": {"name": "unlearned", "prune_ratio": 0.4},
     "unlearned, refresh": {"name": "unlearned", "prune_ratio": 0.4, "refresh": 0.2, "unbiased": True},
+    "spaced-repetition": {"name": "spaced-repetition", "prune_ratio": 0.4},
     "skip-learned": {"name": "skip-learned"},
     "skip-learned, relative": {"name": "skip-learned", "learned": {"name": "relative-loss", "share": 0.3}},
     "skip-learned, share": {"name": "skip-learned", "learned": {"name": "loss-share", "share": 0.1}},
@@ -82,6 +83,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
 }
 
 TOGETHER = ["orderdp", "orderdp, every batch", "orderdp, unbiased", "budget", "unlearned", "infobatch", "ucb", "rs2"]
+TOGETHER += ["spaced-repetition"]
 SHARDED = ["orderdp", "orderdp, trimmed", "orderdp, mixed", "budget", "unlearned", "orderdp, tail"]
 
 

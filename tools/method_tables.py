@@ -38,6 +38,7 @@ GIVEN: dict[str, dict[str, Any]] = {"adaptive": {"tolerance": 0.3}}
 REFERENCES = {
     "orderdp": "*OrderDP: A Theoretically Guaranteed Lossless Dynamic Data Pruning Framework*, ICLR 2026",
     "budget": "ours",
+    "spaced-repetition": "ours",
     "unlearned": "ours",
     "skip-learned": "ours",
     "adaptive": "ours; the paper leaves adaptive ratios to future work",

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orderdp import Budget, Context, OrderDP, SpacedRepetition, Unlearned, theory
+from orderdp import Budget, Context, OrderDP, Unlearned, theory
 from orderdp import _draw as kernels
 from orderdp.distributed import sharded as order_module
 from orderdp.distributed import sharded_table as bits_module
@@ -97,15 +97,10 @@ def sharded_draw(
     policy: OrderDP, scores: np.ndarray, world: int, context: Context, sharding: Any = "exact", kind: Any = FullRank
 ) -> tuple[list[list[int]], list[Collectives]]:
     """What each rank draws."""
-    columns = {name: table_with(scores)[name] for name in ("seen", "usage")}
 
     def work(rank: MemoryRank) -> tuple[list[int], Collectives]:
         shard, wires = Shard(len(scores), rank.rank, world), Collectives(rank if world > 1 else None)
-        return members(
-            select_shard(
-                policy, shard, lambda a, b: scores[a:b], context, wires, sharding, lambda name, a, b: columns[name][a:b]
-            )
-        ), wires
+        return members(select_shard(policy, shard, lambda a, b: scores[a:b], context, wires, sharding)), wires
 
     results = all_fine(in_threads(world, work, kind=kind))
     return [kept for kept, _ in results], [wires for _, wires in results]
@@ -113,8 +108,6 @@ def sharded_draw(
 
 SKIPPING = [
     Unlearned(0.4),
-    SpacedRepetition(0.4),
-    UniformTail(SpacedRepetition(0.7, learned=LossBelow(0.5), slowest=0.2), 0.3),
     Unlearned(0.7, learned=LossBelow(0.5), refresh=0.2),
     SkipLearned(learned=0.8, refresh=0.3),
     Budget(0.5, learned=LossBelow(0.25)),
@@ -299,15 +292,7 @@ def test_draws_in_strata_follow_the_weights() -> None:
         for rank in range(world):
             shard = Shard(n, rank, world)
             context = Context(n=n, epoch=0, seed=seed)
-            kept = select_shard(
-                policy,
-                shard,
-                lambda a, b: losses[a:b],
-                context,
-                Collectives(),
-                "stratified",
-                lambda name, a, b: np.zeros(b - a),
-            )
+            kept = select_shard(policy, shard, lambda a, b: losses[a:b], context, Collectives(), "stratified")
             counts[members(kept)] += 1
     expected = theory.stratified_weights(losses, s, q, world)
     error = np.sqrt(expected * (1 - expected) / draws)

@@ -532,7 +532,7 @@ def test_training_at_rates_changes_the_mean_gradient_by_no_more_than_the_bound()
         losses = F.cross_entropy(logits, targets, reduction="none")
         losses.sum().backward()
         rates = torch.from_numpy(theory.learned_rates(losses.detach().numpy(), 0.4, slowest=0.05))
-        # The mean over the samples of the norms is at least the norm of the mean, whatever the network before the logits.
+        # The mean of the norms is at least the norm of the mean, whatever network comes before the logits.
         change = ((1 - rates)[:, None] * logits.grad).norm(dim=1).mean().item()
         assert change <= theory.spaced_bias_bound(losses.detach(), 0.4, 0.05) + 1e-6
 
@@ -566,6 +566,21 @@ def test_keys_of_a_stream_are_kept_as_the_rule_says(policy) -> None:
     else:
         assert len(kept) == 100
         assert len(set(kept) & learned) == max(0, 100 - len(others))
+
+
+def test_keys_of_a_stream_come_back_when_they_are_due() -> None:
+    keys = KeyFilter(SpacedRepetition(0.5, learned=LossBelow(0.5), slowest=0.1), key=lambda sample: f"sample {sample}")
+    counts = Counter()
+    for _ in range(24):
+        kept = []
+        for sample in keys.one_epoch(keys.only(range(200))):
+            keys.update([f"sample {sample}"], torch.tensor([0.05 if sample < 120 else 2.0]))
+            kept.append(sample)
+        counts.update(kept)
+    assert len(kept) == 100
+    # 80 keys of rate 1, in every epoch, and 120 of rate 0.1, which share the other 20.
+    assert all(counts[sample] >= 22 for sample in range(120, 200))
+    assert {counts[sample] for sample in range(120)} <= {4, 5, 6}
 
 
 @pytest.mark.parametrize(

@@ -370,9 +370,7 @@ class ShardedDraw:
         rng = order_streams(context, shard)
         if self.pending is None:
             base = 0
-            picks = select_shard(
-                self._policy, shard, table.scores_between, context, collectives, self._sharding, table.between
-            )
+            picks = select_shard(self._policy, shard, table.scores_between, context, collectives, self._sharding)
         else:
             base, picks = self.pending.base, self.pending.own.copy()
         selecting = collectives.received

@@ -231,11 +231,6 @@ class ShardedTable(ScoreTable):
         values: np.ndarray = self._columns["score"][start - self.first : stop - self.first].cpu().numpy()
         return values
 
-    def between(self, name: str, start: int, stop: int) -> np.ndarray:
-        """Values of the column `name` of this rank's samples from `start` to `stop`, on the host."""
-        values: np.ndarray = self.column(name)[start - self.first : stop - self.first].cpu().numpy()
-        return values
-
     def scores_of(self, indices: np.ndarray) -> np.ndarray:
         """Scores of some of this rank's samples, on the host."""
         return super().scores_of(indices - self.first)

@@ -20,8 +20,8 @@ from orderdp.distributed.sharded_table import PIECE, BitSet, Shard, shard_size
 from orderdp.errors import ConfigError
 from orderdp.policies._selection import streams, tie_key
 from orderdp.policies.baselines import FullData
-from orderdp.policies.learned import LossBelow, Probability, SkipLearned, SpacedRepetition, Threshold, Unlearned
-from orderdp.policies.orderdp import OrderDP, PoolRule, Top
+from orderdp.policies.learned import LossBelow, Probability, SkipLearned, Threshold, Unlearned
+from orderdp.policies.orderdp import OrderDP, PoolRule
 from orderdp.policies.wrappers import Budget, UniformTail
 from orderdp.policy import Context, Policy, describe
 
@@ -339,23 +339,23 @@ def checked_for_shards(policy: Policy) -> Policy:
     if type(policy) in (Budget, UniformTail):
         checked_for_shards(policy.policy)  # type: ignore[attr-defined]
         return policy
-    if isinstance(policy, Unlearned | SkipLearned | SpacedRepetition):
+    if isinstance(policy, Unlearned | SkipLearned):
         if not isinstance(policy.learned, Probability | LossBelow):
             raise ConfigError(
                 f'table="sharded" needs a threshold on a sample\'s own loss, got {policy.learned}, which depends on '
                 "the losses of all samples. Use Probability or LossBelow."
             )
-        if not isinstance(policy, SpacedRepetition) and policy.unbiased:
+        if policy.unbiased:
             raise ConfigError('table="sharded" has no weights, got unbiased=True. Leave it out.')
         return policy
     if type(policy) is FullData:
         return policy
     if type(policy) is not OrderDP:
         raise ConfigError(
-            'table="sharded" needs orderdp.OrderDP, SpacedRepetition, Unlearned, SkipLearned, Budget, UniformTail or '
-            f"FullData, got {describe(policy)}: other policies read the whole table in "
-            "one place. OrderDP(prune_ratio=..., exploitation=1) draws at random and OrderDP(prune_ratio=0) keeps all; "
-            'for other policies use table="replicated".'
+            'table="sharded" needs orderdp.OrderDP, Unlearned, SkipLearned, Budget, UniformTail or FullData, got '
+            f"{describe(policy)}: other policies read the whole table in one place, or columns that parts do not have. "
+            "Unlearned takes the place of SpacedRepetition. OrderDP(prune_ratio=..., exploitation=1) draws at random, "
+            'OrderDP(prune_ratio=0) keeps all; for other policies use table="replicated".'
         )
     if policy.every != "epoch":
         raise ConfigError(
@@ -378,37 +378,25 @@ def checked_for_shards(policy: Policy) -> Policy:
 Sharding = Literal["exact", "stratified"]
 
 
-#: Reads a column by name, between two of this rank's samples.
-Column = Callable[[str, int, int], np.ndarray]
-
-
 def select_shard(
-    policy: Policy,
-    shard: Shard,
-    scores: Scores,
-    context: Context,
-    collectives: Collectives,
-    sharding: Sharding,
-    read: Column,
+    policy: Policy, shard: Shard, scores: Scores, context: Context, collectives: Collectives, sharding: Sharding
 ) -> BitSet:
-    """This rank's part of the selection of an epoch; `read` reads a column by name.
+    """This rank's part of the selection of an epoch.
 
     With "exact", all ranks together keep what one process with the whole table would keep. A collective. With
     "stratified", each rank draws its part of the pool from its own samples and keeps its part of the selection; the
     ranks exchange nothing but sample counts, and only if these depend on losses.
     """
     if isinstance(policy, Budget):
-        chosen = select_shard(policy.policy, shard, scores, context, collectives, sharding, read)
+        chosen = select_shard(policy.policy, shard, scores, context, collectives, sharding)
         return _some_of(chosen, policy.left(context), context, collectives, "budget")
     if isinstance(policy, UniformTail):
-        return _with_tail(policy, shard, scores, context, collectives, sharding, read)
+        return _with_tail(policy, shard, scores, context, collectives, sharding)
     exact = sharding == "exact"
     if isinstance(policy, Unlearned | SkipLearned):
         return _without_learned(policy, shard, scores, context, collectives if exact else None)
     if isinstance(policy, FullData):
         return pool_bits(shard.n, shard.n, streams(context), shard.start, shard.stop)
-    if isinstance(policy, SpacedRepetition):
-        return _due_samples(policy, shard, scores, read, context, collectives if exact else None)
     assert isinstance(policy, OrderDP)
     s, q = policy.sizes(context.n)
     if exact:
@@ -425,21 +413,15 @@ def _own_context(context: Context, shard: Shard) -> Context:
 
 
 def _with_tail(
-    policy: UniformTail,
-    shard: Shard,
-    scores: Scores,
-    context: Context,
-    collectives: Collectives,
-    sharding: Sharding,
-    read: Column,
+    policy: UniformTail, shard: Shard, scores: Scores, context: Context, collectives: Collectives, sharding: Sharding
 ) -> BitSet:
     """Selection of the inner policy; in the tail a uniform draw of the same size."""
     inner = policy.policy
     if not policy.in_tail(context):
-        return select_shard(inner, shard, scores, context, collectives, sharding, read)
+        return select_shard(inner, shard, scores, context, collectives, sharding)
     size = inner.size(context.n, context)
     if size is None:
-        part = np.array([len(select_shard(inner, shard, scores, context, collectives, sharding, read))])
+        part = np.array([len(select_shard(inner, shard, scores, context, collectives, sharding))])
         size = int(collectives.sum(part)[0])
     if sharding == "exact":
         rng = partial(context.rng, "epoch", context.epoch, "tail")
@@ -468,28 +450,6 @@ def _without_learned(
     if counts[1]:
         kept_bits |= _some_of(learned, counts[1], context, collectives, "learned")
     return kept_bits
-
-
-def _due_samples(
-    policy: SpacedRepetition,
-    shard: Shard,
-    scores: Scores,
-    read: Column,
-    context: Context,
-    collectives: Collectives | None,
-) -> BitSet:
-    """The samples of all ranks that are most due; without `collectives`, those of this rank only."""
-    threshold, epoch = _fixed(policy.learned), context.epoch
-
-    def due(low: int, high: int) -> np.ndarray:
-        return policy.due(scores(low, high), read("seen", low, high), read("usage", low, high), threshold, epoch)
-
-    n, kept = shard.n, policy.size(context.n, context)
-    if collectives is None:
-        n, kept = shard.size, shard_size(kept, shard.rank, shard.world)
-        context, collectives = _own_context(context, shard), Collectives()
-    everything = pool_bits(shard.n, shard.n, streams(context), shard.start, shard.stop)
-    return everything if kept == n else choose(Top(), everything, due, (n, kept), context, collectives)
 
 
 def _fixed(threshold: Threshold) -> float:

@@ -161,7 +161,7 @@ def learned_rates(losses: np.ndarray, threshold: float, *, floor: float = 0.0, s
 
 
 def visiting_shares(rates: Any, kept: int) -> np.ndarray:
-    """Return the fraction of epochs in which each sample is trained on if the rates stay: min(1, c rate), of sum `kept`.
+    """Return the fraction of epochs in which each sample is trained on if the rates stay: min(1, c rate), sum `kept`.
 
     >>> visiting_shares([1.0, 1.0, 0.5, 0.25, 0.25], kept=3).round(4).tolist()
     [1.0, 1.0, 0.5, 0.25, 0.25]
