@@ -109,14 +109,14 @@ def _visiting(epoch: ShardedOrder, clock: Any) -> float:
 
 
 def _digest(epoch: ShardedOrder) -> int:
-    """A number for the samples of an epoch that adds up over ranks, whoever has which of them."""
+    """A number for the samples of an epoch that adds up over ranks, however they are sharded."""
     own, total = epoch.order.own, 0
     for start in range(0, len(own.words), _CHUNK):
         words = own.words[start : start + _CHUNK]
         total += int((words * fair_hash(np.arange(len(words)) + own.first_word + start, 23)).sum(dtype=np.uint64))
-    guests = epoch.order.guests
-    bits = np.uint64(1) << (guests % 64).astype(np.uint64)
-    return (total + int((bits * fair_hash(guests // 64, 23)).sum(dtype=np.uint64))) % (1 << 64)
+    remote = epoch.order.remote
+    bits = np.uint64(1) << (remote % 64).astype(np.uint64)
+    return (total + int((bits * fair_hash(remote // 64, 23)).sum(dtype=np.uint64))) % (1 << 64)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ class Scenes(NamedTuple):
     boxes: torch.Tensor  # (n, 4, 4): left, top, right, bottom
     classes: torch.Tensor  # (n, 4)
     present: torch.Tensor  # (n, 4): False where the quarter is empty
-    pixels: torch.Tensor  # (n, 24, 24): 0 is background, 1 to 5 the digits, -1 where nobody could tell
+    pixels: torch.Tensor  # (n, 24, 24): 0 is background, 1 to 5 the digits, -1 where it is unclear
 
 
 def scenes(n: int, *, train: bool, seed: int = 0) -> Scenes:

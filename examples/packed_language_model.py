@@ -5,7 +5,7 @@ attention stays within a text, and so does the loss.
 
 The score of a text is the mean cross-entropy of its bytes: `per_sample` with `segments`, which say to which text of the
 batch a place in the packed rows belongs, and to none where a row is filled up. The sample is the text and not the row:
-which texts share a row changes from epoch to epoch, so a row's loss would be nobody's score.
+which texts share a row changes from epoch to epoch, so a row's loss would be no text's score.
 
 What is saved is counted in texts, exactly. Texts differ in length, so bytes are saved at a rate of their own; both are
 printed.

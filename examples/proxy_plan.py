@@ -1,7 +1,7 @@
 """Handwritten digits by the plan of a proxy: a narrow network marks half of every batch, a wide one trains on it.
 
 Both see the same samples in the same order and shifted alike: how an image is shifted is a function of (seed, epoch,
-index), so the wide network trains on the pictures that the narrow one has judged. The proxy goes forward on all of them
+index), so the wide network trains on the images that the narrow one has scored. The proxy goes forward on all of them
 backward, too. Beside it: all data, and a random half each epoch, with as many steps.
 
 A proxy that learns too slowly marks what the wide network has long learnt. With ``--every 4``, as the published script

@@ -181,7 +181,7 @@ def dispatching() -> None:
 
 
 def sharding_twice_unregistered() -> None:
-    """Nobody has checked the settings: it shows when an epoch is over that has lost more than it can."""
+    """No check of the settings: it shows when an epoch is over that has lost more than it can."""
     pruner = orderdp.Pruner(orderdp.OrderDP(0.4), N)
     loader = Accelerator(cpu=True).prepare(pruner.loader(DATASET, batch_size=BATCH_SIZE))
     for _ in range(2):

@@ -16,7 +16,7 @@ from tests.support import KeepAll, fake_losses, toy_dataset
 
 EPOCHS = 4
 BATCH_SIZE = 4
-GROUP_TIMEOUT = 2.0  # of a group in which somebody does not come
+GROUP_TIMEOUT = 2.0  # of a group in which a rank does not come
 CASES = {
     "ragged": (OrderDP(0.4), 75),  # 45 kept: no number of ranks but one, and no batch size, divides it
     "even": (OrderDP(0.4), 80),

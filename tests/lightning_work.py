@@ -188,15 +188,15 @@ def sampler_of_lightning() -> None:
     straight(devices=2, strategy="ddp")
 
 
-def nobody_shares() -> None:
+def nothing_is_sharded() -> None:
     pruner = orderdp.Pruner(orderdp.OrderDP(0.4), DATASET, shard=False)
     _, trainer, _ = make(**TWO)
     trainer.callbacks[0] = DataPruning(pruner)
     fit(Module(pruner), trainer, pruner.loader(DATASET, batch_size=BATCH_SIZE))
 
 
-def dealt_out_again() -> None:
-    """Nobody has checked the settings, and Lightning wraps the sampler, once in each process."""
+def sharded_again() -> None:
+    """No check of the settings, and Lightning wraps the sampler, once in each process."""
     _, trainer, _ = make(devices=2, strategy="ddp")
     pruner = orderdp.Pruner(orderdp.OrderDP(0.4), 4 * N)
     trainer.callbacks[:] = []
@@ -207,6 +207,6 @@ def dealt_out_again() -> None:
 
 REFUSED: dict[str, Callable[[], None]] = {
     "Lightning's sampler": sampler_of_lightning,
-    "nobody shares": nobody_shares,
-    "dealt out again": dealt_out_again,
+    "nothing is sharded": nothing_is_sharded,
+    "sharded again": sharded_again,
 }

@@ -14,7 +14,7 @@ from tests.distributed_work import CountedCollectives, error_of
 from tests.support import fake_losses, toy_dataset
 
 N, EPOCHS = 120, 4  # 72 of 120 are kept: 2 and 3 ranks share them evenly
-GROUP_TIMEOUT = 2.0  # of a group in which somebody does not come
+GROUP_TIMEOUT = 2.0  # of a group in which a rank does not come
 
 
 def losses_of(index: torch.Tensor, step: int) -> torch.Tensor:

@@ -109,7 +109,7 @@ def stopped_in_the_middle(rank: int, world: int, folder: Path) -> dict[str, Any]
 
 
 def each_on_its_own(rank: int, world: int, folder: Path) -> dict[str, Any]:
-    """Every rank has its own shards in every epoch and tells nobody."""
+    """Every rank has its own shards in every epoch and exchanges nothing."""
     keys = KeyFilter(PRUNED, key=0, seed=5, exchange=False)
     stream = Shards(0, 1, SHARDS[rank::world])
     visited = [flat(epoch) for epoch in train(keys, stream, EPOCHS)]

@@ -141,7 +141,7 @@ def test_other_thresholds_count_and_claim_no_bound() -> None:
         advice = advise(losses, learned=rule)
         assert advice.learned == 0.5
         assert (advice.gradient_bound, advice.learned_at) == (None, ())
-        assert "gradient" not in told(advice).split("What to write")[0].replace("No bound on the gradient", "")
+        assert "gradient" not in told(advice).split("Policies ")[0].replace("No bound on the gradient", "")
         assert f"orderdp.policies.{rule!r}" in told(advice)
     pruner = Pruner(SkipLearned(learned=RelativeLoss(0.5)), 4)
     for losses in ([4.0, 4.0, 4.0, 4.0], [1.0, 2.0, 3.0, 4.0]):
@@ -158,8 +158,8 @@ def test_where_much_is_learned_it_says_how_much_and_what_to_write() -> None:
     text = told(advice)
     assert text.startswith("38 % of 10,000 samples are learned (the right class has probability >= 0.9).")
     assert "changes the mean gradient in the logits by at most 0.0484, on average over draws." in text
-    assert "up to about 34 % of an epoch" in text
-    assert "beyond that you pay as with fewer epochs" in text
+    assert "Up to about 34 % of an epoch" in text
+    assert "larger savings cost what fewer epochs cost" in text
     assert "1.0 epochs old on average" in text
     assert advice.suggestions == ("orderdp.Budget(0.66)", "orderdp.Unlearned(0.34, refresh=0.1)")
     assert all(line in text for line in advice.suggestions)
@@ -218,7 +218,7 @@ def test_where_all_is_learned_nothing_more_is_promised() -> None:
     advice = advise(trained(1000, 1000))
     text = told(advice)
     assert text.startswith("100 % of 1,000 samples are learned")
-    assert "up to about 90 % of an epoch" in text
+    assert "Up to about 90 % of an epoch" in text
     assert advice.suggestions[0] == "orderdp.Budget(0.1)"
     assert "the first epochs of a new training usually have less to leave out" in text
 
@@ -267,14 +267,14 @@ def test_old_losses_are_called_old() -> None:
     assert f"the stored ones are {advice.age:.1f} epochs old on average" in text
     assert "pruner.observe(index, losses)" in text
     assert "pruner.observe" not in told(advise(trained(100, 50)))
-    assert "how old these are is not known" in told(advise(pruner.scores))
+    assert "the age of these is not known" in told(advise(pruner.scores))
 
 
 def test_with_label_smoothing_no_probability_is_claimed() -> None:
     floor = smallest_loss(0.1, classes=10)
     text = told(advise(np.full(100, floor + 0.01), learned=Probability(0.9, floor=floor)))
     assert text.startswith(
-        "100 % of 100 samples are learned (loss at most 0.606, 0.105 above the smallest there can be)."
+        "100 % of 100 samples are learned (loss at most 0.606, 0.105 above the smallest possible loss)."
     )
     assert "probability" not in text.split(").")[0]
 
@@ -347,7 +347,7 @@ def say(capsys: pytest.CaptureFixture, *arguments: object) -> str:
     return capsys.readouterr().out
 
 
-def complaint(capsys: pytest.CaptureFixture, *arguments: object) -> str:
+def error_of(capsys: pytest.CaptureFixture, *arguments: object) -> str:
     assert main(["advise", *map(str, arguments)]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -394,8 +394,8 @@ def test_label_smoothing_moves_the_threshold(tmp_path: Path, capsys: pytest.Capt
     options = ("--label-smoothing", "0.1", "--classes", "10")
     expected = advise(np.full(10, floor + 0.01), learned=Probability(0.9, floor=floor))
     assert say(capsys, tmp_path / "a.npy", *options) == f"{expected}\n"
-    assert "give both" in complaint(capsys, tmp_path / "a.npy", *options[:2])
-    assert "give both" in complaint(capsys, tmp_path / "a.npy", *options[2:])
+    assert "give both" in error_of(capsys, tmp_path / "a.npy", *options[:2])
+    assert "give both" in error_of(capsys, tmp_path / "a.npy", *options[2:])
 
 
 def test_as_json_it_is_the_advice(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
@@ -435,7 +435,7 @@ def test_a_folder_of_runs_says_the_share_of_each_epoch(tmp_path: Path, capsys: p
 
 def test_records_without_shares_say_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     write(tmp_path / "old", [full(90.0)])
-    assert "an earlier version" in complaint(capsys, tmp_path / "old")
+    assert "an earlier version" in error_of(capsys, tmp_path / "old")
     write(tmp_path / "some", [full(90.0)], learned=0.4)
     write(tmp_path / "some", [run(90.0)])
     out = " ".join(say(capsys, tmp_path / "some").split())
@@ -444,41 +444,41 @@ def test_records_without_shares_say_what_to_do(tmp_path: Path, capsys: pytest.Ca
     assert "nothing to leave out" not in out
     assert "OrderDP 40 %, seed 0: its records hold no learned share" in out
     write(tmp_path / "begun", [dataclasses.replace(full(90.0), summary=None)], epochs=0)
-    assert "no epoch has come to its end" in complaint(capsys, tmp_path / "begun")
+    assert "no epoch has come to its end" in error_of(capsys, tmp_path / "begun")
 
 
 def test_what_needs_losses_is_refused_of_records(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     write(tmp_path, [full(90.0)], learned=0.4)
     for options in (("--learned", "0.8"), ("--label-smoothing", "0.1", "--classes", "10")):
-        assert "records hold fractions, not losses" in complaint(capsys, tmp_path, *options)
+        assert "records hold fractions, not losses" in error_of(capsys, tmp_path, *options)
 
 
 def test_a_path_that_holds_no_losses_is_refused_with_words(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    assert "there is no file or folder" in complaint(capsys, tmp_path / "nowhere.pt")
-    assert "no records in" in complaint(capsys, tmp_path)
+    assert "there is no file or folder" in error_of(capsys, tmp_path / "nowhere.pt")
+    assert "no records in" in error_of(capsys, tmp_path)
     (tmp_path / "junk.pt").write_bytes(b"junk")
-    assert "is not a readable checkpoint" in complaint(capsys, tmp_path / "junk.pt")
+    assert "is not a readable checkpoint" in error_of(capsys, tmp_path / "junk.pt")
     (tmp_path / "junk.npy").write_bytes(b"junk")
-    assert "cannot be read" in complaint(capsys, tmp_path / "junk.npy")
+    assert "cannot be read" in error_of(capsys, tmp_path / "junk.npy")
     np.save(tmp_path / "objects.npy", np.array([{}], dtype=object))
-    assert "cannot be read" in complaint(capsys, tmp_path / "objects.npy")
+    assert "cannot be read" in error_of(capsys, tmp_path / "objects.npy")
     np.savez(tmp_path / "several.npz", a=np.ones(2), b=np.ones(2))
-    assert "an array 'losses'" in complaint(capsys, tmp_path / "several.npz")
+    assert "an array 'losses'" in error_of(capsys, tmp_path / "several.npz")
     save_checkpoint(tmp_path / "model.pt", {"model": {"weight": torch.zeros(3)}})
-    assert "holds no state of a Pruner" in complaint(capsys, tmp_path / "model.pt")
+    assert "holds no state of a Pruner" in error_of(capsys, tmp_path / "model.pt")
     state = trained(10, 5).state_dict()
     save_checkpoint(tmp_path / "two.pt", {"a": state, "b": state})
-    assert "holds the states of 2 pruners" in complaint(capsys, tmp_path / "two.pt")
+    assert "holds the states of 2 pruners" in error_of(capsys, tmp_path / "two.pt")
     save_checkpoint(tmp_path / "new.pt", {"pruner": {**state, "version": 99}})
-    assert "version 99" in complaint(capsys, tmp_path / "new.pt")
+    assert "version 99" in error_of(capsys, tmp_path / "new.pt")
     save_checkpoint(tmp_path / "damaged.pt", {"pruner": {**state, "table": {}}})
-    assert "damaged" in complaint(capsys, tmp_path / "damaged.pt")
+    assert "damaged" in error_of(capsys, tmp_path / "damaged.pt")
 
 
 def test_parts_of_several_processes_are_refused_with_words(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     state = trained(10, 5).state_dict()
     save_checkpoint(tmp_path / "part.pt", {"pruner": {**state, "group": {"rank": 0, "world_size": 2}}})
-    assert "pruner.sync()" in complaint(capsys, tmp_path / "part.pt")
+    assert "pruner.sync()" in error_of(capsys, tmp_path / "part.pt")
     sharded = Pruner(OrderDP(0.4), 10, table="sharded")
     sharded.observe(torch.arange(10), torch.full((10,), 0.01))
     assert advise(sharded).learned == 1
@@ -487,7 +487,7 @@ def test_parts_of_several_processes_are_refused_with_words(tmp_path: Path, capsy
     assert "100 % of 10 samples" in say(capsys, tmp_path / "whole.pt")
     state["timeline"]["shard"]["world_size"] = 4
     save_checkpoint(tmp_path / "shard.pt", {"pruner": state})
-    assert "one of 4 parts" in complaint(capsys, tmp_path / "shard.pt")
+    assert "one of 4 parts" in error_of(capsys, tmp_path / "shard.pt")
 
 
 def test_help_loads_neither_torch_nor_numpy() -> None:

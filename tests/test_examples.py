@@ -125,7 +125,7 @@ def test_what_the_model_says_about_unlabeled_pixels_changes_no_score() -> None:
     torch.testing.assert_close(before, after, rtol=0, atol=0)
 
 
-def test_boxes_and_masks_of_the_pictures_are_exact() -> None:
+def test_boxes_and_masks_of_the_images_are_exact() -> None:
     made = digit_scenes.scenes(50, train=True)
     for i in range(50):
         inside = torch.zeros(24, 24, dtype=torch.bool)

@@ -78,7 +78,7 @@ def test_a_checkpoint_without_a_state_for_the_card_goes_on_from_the_seed(card: t
 
 def test_a_model_is_made_without_reseeding_cards(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(seed: int) -> None:
-        raise AssertionError("torch.manual_seed seeds every device, and nobody puts those back")
+        raise AssertionError("torch.manual_seed seeds every device, and nothing puts those back")
 
     monkeypatch.setattr(torch, "manual_seed", refuse)
     before = torch.get_rng_state()

@@ -25,9 +25,11 @@ def test_a_table_that_is_not_current_is_noticed() -> None:
     assert method_tables.filled(page.replace("alpha=0.2)", "alpha=0.3)")) == page
 
 
-@pytest.mark.parametrize(("room", "names"), [("policies", (*NAMES, *RECORDED)), ("coresets", tuple(coresets.NAMES))])
-def test_every_name_has_one_row_and_one_section(room: str, names: tuple[str, ...]) -> None:
-    pages = [page.read_text() for page in method_tables.PAGES if page.parent.name == room]
+@pytest.mark.parametrize(
+    ("subpackage", "names"), [("policies", (*NAMES, *RECORDED)), ("coresets", tuple(coresets.NAMES))]
+)
+def test_every_name_has_one_row_and_one_section(subpackage: str, names: tuple[str, ...]) -> None:
+    pages = [page.read_text() for page in method_tables.PAGES if page.parent.name == subpackage]
     rows = [name for page in pages for name in re.findall(r"^\| \[([\w-]+)\]\(#\1\) \|", page, re.MULTILINE)]
     sections = [name for page in pages for name in re.findall(r"^## ([\w-]+)$", page, re.MULTILINE) if name in names]
     assert sorted(rows) == sorted(sections) == sorted(names)

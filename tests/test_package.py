@@ -209,10 +209,10 @@ def test_errors_that_pages_quote_are_those_of_the_source(page: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "room",
+    "name",
     [name for name in orderdp.__all__ if name[0].islower() and isinstance(getattr(orderdp, name), types.ModuleType)],
 )
-def test_rooms_that_pages_name_are_there_after_a_bare_import(room: str) -> None:
-    code = f"import orderdp; print(orderdp.{room}.__name__)"
+def test_subpackages_that_pages_name_are_there_after_a_bare_import(name: str) -> None:
+    code = f"import orderdp; print(orderdp.{name}.__name__)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
-    assert done.stdout.strip() == f"orderdp.{room}"
+    assert done.stdout.strip() == f"orderdp.{name}"

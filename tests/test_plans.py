@@ -141,7 +141,7 @@ def test_only_record_moves_time_and_an_epoch_left_early_goes_on_where_it_was() -
     recorder = PlanRecorder(30, epochs=2, batch_size=5, keep=0.4)
     first = next(iter(recorder.batch_sampler))
     batches = []
-    for _ in range(3):  # looked at by somebody, left after two batches, gone on with
+    for _ in range(3):  # looked at, left after two batches, continued
         for number, batch in enumerate(recorder.batch_sampler):
             if number == 2:
                 break
@@ -371,7 +371,7 @@ def test_a_plan_has_the_marks_that_its_shape_says() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "complaint"),
+    ("wrong", "message"),
     [
         ({"keep": 0.0}, r"keep must be in \(0, 1\], got 0.0"),
         ({"keep": 50}, "It is a fraction, not a percentage"),
@@ -383,8 +383,8 @@ def test_a_plan_has_the_marks_that_its_shape_says() -> None:
     ],
     ids=str,
 )
-def test_what_no_plan_can_be_made_of_is_said(wrong: dict, complaint: str) -> None:
-    with pytest.raises(ConfigError, match=complaint):
+def test_what_no_plan_can_be_made_of_is_said(wrong: dict, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         PlanRecorder(50, **{"epochs": 2, "batch_size": 10, **wrong})
 
 

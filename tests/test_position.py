@@ -268,7 +268,7 @@ def test_batches_of_another_size_train_no_epoch_too_many(before: int, after: int
 
 
 def test_ranks_whose_workers_fetch_ahead_may_leave_an_epoch_early() -> None:
-    """Half of the losses came back, and the loaders were asked for more than there is: nobody deals them out again."""
+    """Half of the losses came back, and the loaders were asked for more than there is: none serves them again."""
     dataset = toy_dataset(200)
 
     def work(rank: MemoryRank) -> int:

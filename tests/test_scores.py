@@ -172,7 +172,7 @@ def test_an_index_on_the_cpu_is_checked_at_once_and_nothing_is_written(index: li
 
 def test_an_impossible_index_on_a_device_is_counted_and_harms_no_sample() -> None:
     class Elsewhere(torch.Tensor):
-        """An index that says it is on a device, so that nobody may look at it."""
+        """An index that says it is on a device, so that it may not be read."""
 
         is_cpu = False
 

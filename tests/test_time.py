@@ -232,8 +232,8 @@ def test_steps_are_those_of_dealing_out_and_counting(split: str) -> None:
             mine = list(range(q))[: q // world_size * world_size][0::world_size]
             batches = len(cut(mine, drop_last))
         else:
-            dealt = len(cut(list(range(q)), drop_last))
-            batches = dealt // world_size if drop_last else -(-dealt // world_size)
+            whole = len(cut(list(range(q)), drop_last))
+            batches = whole // world_size if drop_last else -(-whole // world_size)
         steps = 0
         for i in range(batches):
             steps += (i + 1) % accumulate == 0 or i == batches - 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from orderdp.experiments.records import Run
 from orderdp.experiments.statistics import Difference, Row, between, compare
@@ -18,19 +18,47 @@ _SAME_SAVINGS = 0.01  # who leaves out less is no rival at this ratio
 def comparison(rows: Sequence[Row]) -> str:
     """A line for each method, without columns that are empty.
 
-    The number of seeds that most have stands above. The name of a method has its ratio, and adds what differs: other
-    seeds, and what was really saved.
+    The number of seeds that most have stands above, and so does a verdict that all have. How far intervals reach to
+    either side stands in the head of a column; those of other seeds or another variance are written out. The name of a
+    method has its ratio, and adds what differs: other seeds, and what was really saved.
     """
     notes = [note(row) for row in rows]
     usual = max(notes, key=notes.count)
-    found = [_compared(row, "" if text == usual else text) for row, text in zip(rows, notes, strict=True)]
+    reaches = {title: _usual_reach([of(row) for row in rows]) for title, of in _DIFFERENCES.items()}
+    found = [_compared(row, "" if text == usual else text, reaches) for row, text in zip(rows, notes, strict=True)]
+    verdicts = [line["Verdict"] for line in found if line["Verdict"]]
+    above = f"Each {usual}:"
+    if len(verdicts) > 2 and len(set(verdicts)) == 1:
+        above = f"Each {usual}; the verdict on all: {verdicts[0]}."
+        found = [{**line, "Verdict": ""} for line in found]
     titles = [title for title in found[0] if any(line[title] for line in found)]
-    lines = [f"Each {usual}:", "", *table([titles, *([line[title] for title in titles] for line in found)])]
+    heads = [f"{title} (±{reaches[title]})" if reaches.get(title) else title for title in titles]
+    lines = [above, "", *table([heads, *([line[title] for title in titles] for line in found)])]
     below = [*diverged(rows), *(f"{entry['state']}: {entry['text']}" for entry in counted_out(rows))]
     return "\n".join(lines + ([""] + [f"- {_escaped(text)}" for text in below] if below else []))
 
 
-def _compared(row: Row, seeds: str) -> dict[str, str]:
+_DIFFERENCES: dict[str, Callable[[Row], Difference | None]] = {
+    "To full data": lambda row: row.against_full,
+    "To fewer epochs": lambda row: row.against_reduced,
+    "To random": lambda row: None if row.policy == "reduced" else row.against_random,  # the line of random has it
+}
+
+
+def _usual_reach(differences: Sequence[Difference | None]) -> str:
+    """How far at least three of the intervals reach to either side; empty if there are no three alike."""
+    reaches = [_reach(difference) for difference in differences]
+    usual = max(reaches, key=lambda reach: (bool(reach), reaches.count(reach)))
+    return usual if reaches.count(usual) > 2 else ""
+
+
+def _reach(difference: Difference | None) -> str:
+    if difference is None or difference.low is None or difference.high is None:
+        return ""
+    return f"{(difference.high - difference.low) / 2:.2f}"
+
+
+def _compared(row: Row, seeds: str, reaches: Mapping[str, str]) -> dict[str, str]:
     differs = [seeds] if seeds else []
     named = row.policy == "reduced"  # its name has the share of whole epochs
     if (
@@ -44,34 +72,29 @@ def _compared(row: Row, seeds: str) -> dict[str, str]:
     return {
         "Method": _escaped(row.label + (f" ({', '.join(differs)})" if differs else "")),
         "Accuracy %": _accuracy(row),
-        "To full data": _difference(row.against_full),
-        "To fewer epochs": _difference(row.against_reduced),
-        "To random": "" if row.policy == "reduced" else _difference(row.against_random),  # the line of random has it
-        "Verdict": word.replace("more than ", "> ").replace(" points of full data", "").replace(", no interval", ""),
+        **{title: _difference(of(row), reaches[title]) for title, of in _DIFFERENCES.items()},
+        "Verdict": word.replace("more than ", ">").replace(" points of full data", "").replace(", no interval", ""),
     }
 
 
 def further_tests(tests: Sequence[Sequence[Row]]) -> str:
-    """A line for each further test set and ratio: full data, OrderDP and the two controls, and what it gains on them.
+    """A line for each further test set and ratio: OrderDP, and what it gains on full data and the two controls.
 
     Args:
         tests: The rows of each test set.
     """
-    lines = [
-        ["Test, left out", "Full data", "OrderDP", "Fewer epochs", "Random", "To full data", "To fewer", "To random"]
-    ]
+    lines = [["Test, left out", "OrderDP", "To full data", "To fewer epochs", "To random"]]
     for rows in tests:
         full = _plain(rows, "full")
         name = str(dict(full.task)["data"]).rpartition("corrupt=")[2]
         for ratio in _ratios(rows):
             there = [row for row in rows if row.prune_ratio in (None, ratio)]
             orderdp = _plain(there, "orderdp")
-            controls = [_plain(there, policy) for policy in ("reduced", "random")]
             lines.append(
                 [
                     f"{name}, {100 * ratio:g} %",
-                    *(_of_seeds(row, len(full.runs)) for row in (full, orderdp, *controls)),
-                    *map(_difference, (orderdp.against_full, orderdp.against_reduced, orderdp.against_random)),
+                    _of_seeds(orderdp, len(full.runs)),
+                    *map(_with_reach, (orderdp.against_full, orderdp.against_reduced, orderdp.against_random)),
                 ]
             )
     return "\n".join(table(lines))
@@ -113,10 +136,16 @@ def _line(ratio: float, all_rows: list[Row]) -> list[str]:
 
 
 def suite_lines(tables: Iterable[Table]) -> list[str]:
-    """The tables of one of the paper's suites; a column that says the same of all is said once, in the title."""
+    """The tables of one of the paper's suites; a column that says the same of all is said once, in the title.
+
+    A column of sums of the two before it is left out.
+    """
     lines = []
     for found in tables:
         title, cells = found.title, _beside_the_papers([list(found.header), *map(list, found.rows)])
+        if "together" in cells[0]:
+            place = cells[0].index("together")
+            cells = [line[:place] + line[place + 1 :] for line in cells]
         for place in reversed(range(1, len(cells[0]))):
             values = {line[place].strip() for line in cells[1:]} - {""}
             if len(values) == 1 and len(cells) > 3:
@@ -167,12 +196,19 @@ def _of_seeds(row: Row, usual: int) -> str:
     return _accuracy(row) + ("" if len(row.runs) == usual else f" ({note(row)})")
 
 
-def _difference(difference: Difference | None) -> str:
+def _difference(difference: Difference | None, reach: str = "") -> str:
+    """The estimate, and its interval unless it reaches as far as the column says."""
     if difference is None:
         return ""
-    if difference.low is None:
+    if difference.low is None or (reach and _reach(difference) == reach):
         return f"{difference.mean:+.2f}"
     return f"{difference.mean:+.2f} ({difference.low:.2f}, {difference.high:.2f})"
+
+
+def _with_reach(difference: Difference | None) -> str:
+    """The estimate, and how far its interval reaches to either side."""
+    reach = _reach(difference)
+    return _difference(difference, reach) + (f" (±{reach})" if reach else "")
 
 
 def _escaped(text: str) -> str:

@@ -177,7 +177,7 @@ class Advice:
         if not math.isfinite(self.threshold):
             return f"by {self.rule!r}"
         above = self.rule.floor
-        smoothed = f", {self.threshold - above:.3g} above the smallest there can be" if above else ""
+        smoothed = f", {self.threshold - above:.3g} above the smallest possible loss" if above else ""
         return f"loss at most {self.threshold:.3g}{smoothed}"
 
     def _savings(self) -> list[str]:
@@ -189,9 +189,9 @@ class Advice:
             bound = f"Leaving out {which} changes the mean gradient in the logits by at most {most}."
         return [
             bound,
-            f"Savings up to about {whole_percent(self.saving)} % of an epoch come from samples that are learned; "
-            "beyond that you pay as with fewer epochs.",
-            "The share is that of now; the first epochs of a new training usually have less to leave out.",
+            f"Up to about {whole_percent(self.saving)} % of an epoch can be saved on learned samples; "
+            "larger savings cost what fewer epochs cost.",
+            "This is the current fraction; early epochs of a new training usually have less to leave out.",
         ]
 
     def _nothing(self) -> list[str]:
@@ -199,8 +199,7 @@ class Advice:
         if not self.learned and isinstance(self.rule, Probability) and not self.rule.floor:
             said.append(
                 f"The smallest loss is {self.quantiles[0][1]:.3g}. If you train with label smoothing, losses stay "
-                "above 0, and it must be given: --label-smoothing and --classes, or learned=Probability(0.9, "
-                "floor=smallest_loss(...))."
+                "above 0. Give --label-smoothing and --classes, or learned=Probability(0.9, floor=smallest_loss(...))."
             )
         return said
 
@@ -208,22 +207,20 @@ class Advice:
         said = []
         bounded = self.gradient_bound is not None and bool(self.suggestions)
         if self.age is not None:
-            begin = "The bound holds for losses as they are now; the stored ones" if bounded else "The stored losses"
+            begin = "The bound holds for current losses; the stored ones" if bounded else "The stored losses"
             said.append(f"{begin} are {self.age:.1f} epochs old on average.")
         elif bounded:
-            said.append("The bound holds for losses as they are now; how old these are is not known.")
+            said.append("The bound holds for current losses; the age of these is not known.")
         if self.age is not None and self.age >= _OLD:
             said.append("A pass over the data without training refreshes them: pruner.observe(index, losses).")
         if self.averaged:
-            said.append(
-                "They are running averages, which this policy keeps, and no last losses: all of this may be off."
-            )
+            said.append("This policy stores running averages, not last losses: all of these figures may be off.")
         return said
 
     def _asked_for(self) -> str:
         left_out = _left_out(self.saving)
         budget = f"to spend {100 - left_out} % of full training's samples, or " if self.refresh else ""
-        return f"What to write, {budget}to leave out {left_out} % of each epoch:"
+        return f"Policies {budget}to leave out {left_out} % of each epoch:"
 
     def _numbers(self) -> list[str]:
         rows = []
@@ -399,13 +396,11 @@ def _check_kind(losses: np.ndarray, rule: Threshold) -> None:
     if smallest < rule.floor - 0.01 * abs(rule.floor) - 0.001:  # more than the rounding of half precision
         smoothed = ", with the label smoothing that was given" if rule.floor else ""
         hint = (
-            "Give the label smoothing and the number of classes it was trained with"
+            "Give the label smoothing and the number of classes of the training"
             if rule.floor
             else "For losses other than cross-entropy pass a threshold: learned=LossBelow(...)"
         )
-        raise ConfigError(
-            f"cross-entropy is never below {rule.floor:.4g}{smoothed}, and there is {smallest:.4g}. {hint}."
-        )
+        raise ConfigError(f"cross-entropy is never below {rule.floor:.4g}{smoothed}, got {smallest:.4g}. {hint}.")
 
 
 def stored_losses(path: Path) -> StoredLosses | np.ndarray:

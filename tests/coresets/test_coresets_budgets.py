@@ -60,14 +60,14 @@ def test_a_rare_class_is_not_left_out() -> None:
 @given(SIZES, st.floats(0, 1))
 def test_equal_budgets_are_what_dealing_one_at_a_time_gives(sizes: list[int], share: float) -> None:
     k = round(share * sum(sizes))
-    dealt, left = [0] * len(sizes), k
+    filled, left = [0] * len(sizes), k
     while left:
-        # A round gives one to everybody who has some left; the last, incomplete one to the largest, then the last.
-        hungry = sorted((i for i in range(len(sizes)) if dealt[i] < sizes[i]), key=lambda i: (-sizes[i], -i))
+        # A round gives one to each group that has some left; the last, incomplete one to the largest, then the last.
+        hungry = sorted((i for i in range(len(sizes)) if filled[i] < sizes[i]), key=lambda i: (-sizes[i], -i))
         for i in hungry[:left]:
-            dealt[i] += 1
+            filled[i] += 1
         left -= min(left, len(hungry))
-    assert even_budgets(np.array(sizes), k).tolist() == dealt
+    assert even_budgets(np.array(sizes), k).tolist() == filled
 
 
 def test_a_class_smaller_than_its_equal_budget_leaves_the_rest_to_the_others() -> None:

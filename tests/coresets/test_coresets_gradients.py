@@ -499,8 +499,8 @@ def test_deepfool_refuses_what_it_cannot_change_or_turn_into_another_class() -> 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.out(x.float() / 255)
 
-    pictures = torch.arange(128, dtype=torch.uint8).reshape(16, 8)
-    proxy = Proxy(Bytes, (pictures, torch.arange(16) % 2), epochs=1)
+    images = torch.arange(128, dtype=torch.uint8).reshape(16, 8)
+    proxy = Proxy(Bytes, (images, torch.arange(16) % 2), epochs=1)
     with pytest.raises(DatasetError, match=r"DeepFool changes the inputs, so they must be floats, got torch.uint8"):
         DeepFool().select(proxy, 0.5, seed=0)
     assert proxy.seconds == 0  # told before anything was trained

@@ -46,7 +46,7 @@ def make(cache: Path | None = None, **options) -> Proxy:
 
 @pytest.fixture
 def epochs_trained(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Grows by one with every epoch that anybody trains."""
+    """Grows by one with every epoch that is trained."""
     trained, real = [], models_module.train_epoch
 
     def watched(*arguments):

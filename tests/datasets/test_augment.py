@@ -1,4 +1,4 @@
-"""Augmentation: compared, bit for bit, with a slow restatement; the picture of a sample depends on nothing else."""
+"""Augmentation: compared, bit for bit, with a slow restatement; the image of a sample depends on nothing else."""
 
 from __future__ import annotations
 
@@ -58,36 +58,36 @@ def test_a_batch_is_what_a_loop_over_its_samples_makes(shape, padding, flip, see
 
 
 @pytest.mark.parametrize("padded_at_once", [True, False])
-def test_pictures_are_the_augmented_and_normalized_samples(padded_at_once: bool, monkeypatch) -> None:
+def test_images_are_the_augmented_and_normalized_samples(padded_at_once: bool, monkeypatch) -> None:
     if not padded_at_once:
         monkeypatch.setattr(augment, "_LARGEST_COPY", 0)
     own = split((20, 3, 8, 6))
-    pictures = ImageBatches(own, Augment(2, True), (0.4, 0.5, 0.6), (0.2, 0.3, 0.4))
+    image_batches = ImageBatches(own, Augment(2, True), (0.4, 0.5, 0.6), (0.2, 0.3, 0.4))
     index = torch.tensor([7, 0, 19, 7])
     expected = np.stack([slowly(own.images[i].numpy(), int(i), 2, True, 3, 11) for i in index])
-    found = pictures.train_batch(index, epoch=11, seed=3)
+    found = image_batches.train_batch(index, epoch=11, seed=3)
     assert torch.equal(found, normalize(torch.from_numpy(expected), (0.4, 0.5, 0.6), (0.2, 0.3, 0.4)))
     assert found.is_contiguous()
-    plain = pictures.eval_batch(index)
+    plain = image_batches.eval_batch(index)
     assert torch.equal(plain, normalize(own.images[index], (0.4, 0.5, 0.6), (0.2, 0.3, 0.4)))
 
 
 def test_a_sample_looks_the_same_in_whatever_batch_and_order() -> None:
-    pictures = ImageBatches(split((50, 1, 9, 9)), Augment(3, True), [0.5], [0.25])
-    whole = pictures.train_batch(torch.arange(50), epoch=4, seed=1)
+    image_batches = ImageBatches(split((50, 1, 9, 9)), Augment(3, True), [0.5], [0.25])
+    whole = image_batches.train_batch(torch.arange(50), epoch=4, seed=1)
     order = torch.from_numpy(np.random.default_rng(0).permutation(50))
     for part in order.split(7):
-        assert torch.equal(pictures.train_batch(part, epoch=4, seed=1), whole[part])
+        assert torch.equal(image_batches.train_batch(part, epoch=4, seed=1), whole[part])
 
 
 def test_epochs_seeds_and_samples_look_different() -> None:
     same = Split(images((1, 1, 9, 9)).expand(200, 1, 9, 9).contiguous(), torch.zeros(200, dtype=torch.int64))
-    pictures = ImageBatches(same, Augment(4, True), [0.5], [0.25])
+    image_batches = ImageBatches(same, Augment(4, True), [0.5], [0.25])
     index = torch.arange(200)
-    first = pictures.train_batch(index, epoch=0, seed=0)
-    assert len(torch.unique(first, dim=0)) > 80  # of 162 possible pictures of this image
+    first = image_batches.train_batch(index, epoch=0, seed=0)
+    assert len(torch.unique(first, dim=0)) > 80  # of 162 possible crops of this image
     for epoch, seed in ((1, 0), (0, 1)):
-        other = pictures.train_batch(index, epoch=epoch, seed=seed)
+        other = image_batches.train_batch(index, epoch=epoch, seed=seed)
         assert (first != other).flatten(1).any(1).float().mean() > 0.95
 
 
@@ -111,9 +111,9 @@ def test_without_padding_and_mirroring_images_stay_as_they_are() -> None:
 def test_the_images_themselves_are_not_written_to() -> None:
     own = split((10, 1, 6, 6))
     before = own.images.clone()
-    pictures = ImageBatches(own, Augment(1, True), [0.5], [0.5])
-    pictures.train_batch(torch.arange(10), 0, 0)
-    pictures.eval_batch(torch.arange(10))
+    image_batches = ImageBatches(own, Augment(1, True), [0.5], [0.5])
+    image_batches.train_batch(torch.arange(10), 0, 0)
+    image_batches.eval_batch(torch.arange(10))
     floats = torch.ones(3, 2)
     normalize(floats, [1.0, 1.0], [2.0, 2.0])
     assert torch.equal(own.images, before)
@@ -169,7 +169,7 @@ def test_alternating_flips_are_what_a_loop_over_the_samples_makes(samples, seed)
     assert alternate_flip(index, visits, seed).tolist() == [is_mirrored(i, v, seed) for i, v in samples]
 
 
-def test_half_of_the_first_pictures_are_mirrored_and_others_by_another_seed() -> None:
+def test_half_of_the_first_images_are_mirrored_and_others_by_another_seed() -> None:
     index, zero = torch.arange(100_000), torch.zeros(100_000, dtype=torch.int64)
     first, second = alternate_flip(index, zero, 0), alternate_flip(index, zero, 1)
     for share in (first.double().mean(), second.double().mean(), (first ^ second).double().mean()):
@@ -186,10 +186,10 @@ def test_a_batch_with_alternating_flips_has_the_crops_of_random_ones(shape, padd
     found = Augment(padding, "alternate").batch(own, index, seed=seed, epoch=epoch, visits=visits)
     for k, (i, v) in enumerate(zip(index.tolist(), visits.tolist(), strict=True)):
         assert torch.equal(found[k], crops[k].flip(-1) if is_mirrored(i, v, seed) else crops[k])
-    pictures = ImageBatches(Split(own, torch.zeros(shape[0])), Augment(padding, "alternate"), [0.0], [1 / 255])
+    image_batches = ImageBatches(Split(own, torch.zeros(shape[0])), Augment(padding, "alternate"), [0.0], [1 / 255])
     rows = torch.arange(shape[0])
     expected = Augment(padding, "alternate").batch(own, rows, seed=seed, epoch=epoch, visits=visits)
-    assert torch.equal(pictures.train_batch(rows, epoch, seed, visits), normalize(expected, [0.0], [1 / 255]))
+    assert torch.equal(image_batches.train_batch(rows, epoch, seed, visits), normalize(expected, [0.0], [1 / 255]))
 
 
 def test_random_flips_are_the_same_by_both_of_their_names() -> None:
@@ -288,7 +288,7 @@ CPU = torch.device("cpu")
 
 
 class Noted(ImageTask):
-    """Notes whether each picture that is trained on is a mirrored one."""
+    """Notes whether each image that is trained on is a mirrored one."""
 
     def __init__(self, *arguments) -> None:
         super().__init__(*arguments)
@@ -297,11 +297,11 @@ class Noted(ImageTask):
     def batches(self, pruner, batch_size, seed, *, drop_last=False):
         for index, batch in super().batches(pruner, batch_size, seed, drop_last=drop_last):
             straight = replace(self._train._augment, flip=False)
-            for i, picture in zip(index.tolist(), batch[0], strict=True):
+            for i, image in zip(index.tolist(), batch[0], strict=True):
                 plain = straight.batch(
                     self.data.train.images[i : i + 1], torch.tensor([i]), seed=seed, epoch=pruner.epoch
                 )
-                is_plain = torch.equal(normalize(plain, (0.5,), (0.25,))[0], picture)
+                is_plain = torch.equal(normalize(plain, (0.5,), (0.25,))[0], image)
                 self.seen.setdefault(i, []).append(not is_plain)
             yield index, batch
 

@@ -115,7 +115,7 @@ def test_a_file_arrives_whole_and_under_its_own_name_only(server: Server, tmp_pa
     assert (tmp_path / "file").read_bytes() == CONTENT
     assert {path.name for path in tmp_path.iterdir()} == {"bin", "file"}
     get(server, tmp_path / "file")
-    assert len(server.asked) == 1  # it is there, so nobody is asked again
+    assert len(server.asked) == 1  # it is there, so no server is asked again
 
 
 def test_a_cut_file_goes_on_where_it_was_cut(server: Server, tmp_path: Path) -> None:
@@ -215,7 +215,7 @@ def test_a_full_disk_is_an_error_that_says_so_and_what_came_is_kept(server, tmp_
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(downloading, "_copy", full)
-    with pytest.raises(DatasetError, match=r"The disk is full: free some space.* What came so far is kept"):
+    with pytest.raises(DatasetError, match=r"The disk is full: free some space.* The partial download is kept"):
         get(server, tmp_path / "file")
     assert (tmp_path / "file.part").read_bytes() == CONTENT[:1000]
 
@@ -293,7 +293,7 @@ def test_the_next_source_is_tried_and_all_reasons_are_listed(server, tmp_path, m
         "a page that is gone: http://127.0.0.1",
         "answered 404",
         "the Debian package dataset-tiny: apt-get failed (100): E: Unable to locate package dataset-tiny",
-        "the npm package tiny-data@1.0.0: there is no npm here",
+        "the npm package tiny-data@1.0.0: npm is not installed",
         str(tmp_path / "cache" / "tiny"),
     ):
         assert text in message
@@ -367,7 +367,7 @@ def test_a_full_disk_leaves_no_half_of_a_file(server, tmp_path, monkeypatch) -> 
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(Path, "write_bytes", full)
-    with pytest.raises(DatasetError, match=r"The disk is full: free some space.* What was written of it was removed"):
+    with pytest.raises(DatasetError, match=r"The disk is full: free some space.* The partial file was removed"):
         fetch("tiny")
     home = tmp_path / "cache" / "tiny"
     assert {path.name for path in home.iterdir()} == {".downloads"}  # what came, for the next try

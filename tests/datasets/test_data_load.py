@@ -15,7 +15,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orderdp import datasets as room
+from orderdp import datasets as package
 from orderdp.datasets import (
     Augment,
     ImageData,
@@ -65,8 +65,8 @@ def test_the_cache_is_where_the_variables_say(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.delenv("ORDERDP_DATA")
     assert cache_root() == Path("/xdg/orderdp")
     monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setenv("HOME", "/home/somebody")
-    assert cache_root() == Path("/home/somebody/.cache/orderdp")
+    monkeypatch.setenv("HOME", "/home/user")
+    assert cache_root() == Path("/home/user/.cache/orderdp")
 
 
 def test_the_data_directory_comes_before_the_cache_and_the_cache_before_the_system(
@@ -115,7 +115,7 @@ def test_data_that_are_not_there_say_where_was_looked_and_how_to_get_them(tmp_pa
     for text in (str(tmp_path / "mine"), str(cache), f"`orderdp data fetch tiny --data-dir {tmp_path / 'mine'}`"):
         assert text in message
     monkeypatch.setitem(DATASETS, "tiny", replace(DATASETS["tiny"], system=("/no/such/place",)))
-    with pytest.raises(DatasetError, match=r"Looked in .*, /no/such/place\. Get it with `orderdp data fetch tiny`"):
+    with pytest.raises(DatasetError, match=r"found in .*, /no/such/place\. Download it with `orderdp data fetch tiny`"):
         load("tiny")
 
 
@@ -123,7 +123,7 @@ def test_an_incomplete_data_set_is_not_there(cache: Path) -> None:
     files = made.idx_files()
     del files["t10k-labels-idx1-ubyte"]
     made.write(cache / "tiny", files)
-    with pytest.raises(DatasetError, match="tiny is not here"):
+    with pytest.raises(DatasetError, match="tiny was not found in"):
         load("tiny")
 
 
@@ -176,7 +176,7 @@ def test_the_list_has_a_row_for_every_name_and_says_where_it_is(cache: Path) -> 
 
 
 def test_what_is_known_fits_together() -> None:
-    for name in room.NAMES:
+    for name in package.NAMES:
         known = DATASETS[name]
         assert known.name == name
         assert len(set(known.class_names)) == len(known.class_names) == (100 if name == "cifar100" else 10)
@@ -188,9 +188,9 @@ def test_listing_loads_no_torch_and_the_package_lists_its_names() -> None:
     code = "import sys; from orderdp.datasets import list_rows; list_rows(); print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=180)
     assert done.stdout.split() == ["False"]
-    assert dir(room) == sorted(room.__all__)
+    assert dir(package) == sorted(package.__all__)
     with pytest.raises(AttributeError, match="fetsch"):
-        _ = room.fetsch
+        _ = package.fetsch
 
 
 # Modifiers.
@@ -378,7 +378,7 @@ def test_modifiers_are_applied_in_one_order_whatever_theirs_is() -> None:
 def test_modifiers_do_not_fit_a_folder_of_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from orderdp.datasets import loading
 
-    stand_in = room.FolderData("x", [], [], [], 1, ("a",))
+    stand_in = package.FolderData("x", [], [], [], 1, ("a",))
     monkeypatch.setattr(loading, "read_image_folder", lambda path: stand_in)
     (tmp_path / "train" / "a").mkdir(parents=True)
     assert load(tmp_path) is stand_in

@@ -27,7 +27,7 @@ def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def one_process(case: str, world: int) -> tuple[list[list[int]], Pruner]:
-    """The oracle: all of an epoch that can be dealt out evenly, by a pruner that knows of no group."""
+    """The oracle: all of an epoch that can be sharded evenly, by a pruner that knows of no group."""
     policy, n = CASES[case]
     pruner, visited = Pruner(policy, n, seed=3), []
     for step in range(EPOCHS):
@@ -73,7 +73,7 @@ def test_an_epoch_takes_at_most_three_collectives_none_of_which_pickles(ranks: l
             assert len(calls) <= 3
             assert set(calls) <= {"all_gather"}
             assert told <= world * 500 + 24 * n
-            assert (told == 0) == (world == 1) == (not calls), "a group of one has nobody to talk to"
+            assert (told == 0) == (world == 1) == (not calls), "a group of one exchanges nothing"
 
 
 def test_padding_repeats_less_than_one_round(ranks: list[dict[str, Any]]) -> None:

@@ -73,7 +73,7 @@ def go_through(pruner: Pruner, batch_size: int, step: int, drop_last: bool = Fal
 
 
 def one_process(policy: Any, n: int, seed: int, epochs: int, world: int, step_size: int) -> tuple[list, Pruner]:
-    """The oracle: a single process that leaves out what cannot be dealt out evenly."""
+    """The oracle: a single process that leaves out what cannot be sharded evenly."""
     pruner = Pruner(policy, n, seed=seed)
     visited = []
     for step in range(epochs):
@@ -171,9 +171,9 @@ def test_lengths_and_steps_are_what_is_served(world: int, pad: bool) -> None:
 @settings(max_examples=40, deadline=None)
 @given(data=st.data(), world=st.integers(2, 4))
 def test_ragged_feedback_of_many_ranks_is_merged_as_if_one_had_written_it_all(data: Any, world: int) -> None:
-    """Whoever has written what: disjoint rows are those of one process, and all ranks end with one table."""
+    """Whichever rank has written what: disjoint rows are those of one process, and all ranks end with one table."""
     n, policy = 30, Remembering(0.3)
-    owner = data.draw(st.lists(st.integers(0, world), min_size=n, max_size=n))  # `world` is nobody
+    owner = data.draw(st.lists(st.integers(0, world), min_size=n, max_size=n))  # `world` is no rank
     rounds = data.draw(st.integers(1, 3))
     trained = data.draw(st.lists(st.booleans(), min_size=n, max_size=n))
 
@@ -334,7 +334,7 @@ def test_choices_at_every_step_ignore_what_only_one_rank_has_observed() -> None:
 # -- a framework deals out the samples -----------------------------------------------------------------------------
 
 
-def dealt(batches: list, rank: int, world: int, even: bool) -> list:
+def sharded(batches: list, rank: int, world: int, even: bool) -> list:
     """As Accelerate does: whole rounds of batches, and the last round completed from the start or left ragged."""
     if even and batches:
         batches = list(islice(cycle(batches), -(-len(batches) // world) * world))
@@ -355,7 +355,7 @@ def test_where_a_framework_deals_out_batches_ranks_agree_whatever_they_got(
         visited = []
         for step in range(3):
             batches = list(pruner.batch_sampler(batch_size))
-            mine = dealt(batches, group.rank, world, even)
+            mine = sharded(batches, group.rank, world, even)
             assert not even or len(mine) == pruner.steps(1, batch_size, world_size=world, split="batches")
             for batch in mine:
                 index = torch.tensor(batch)
@@ -374,11 +374,11 @@ def test_where_a_framework_deals_out_batches_ranks_agree_whatever_they_got(
     assert all(len(set(chosen)) == 30 for chosen in results[0][0])
 
 
-def test_shares_that_are_dealt_out_once_more_are_noticed() -> None:
+def test_shards_that_are_sharded_again_are_noticed() -> None:
     def work(group: MemoryRank) -> None:
         pruner = Pruner(OrderDP(0.4), 200, process_group=group)
         for step in range(2):
-            for batch in dealt(list(pruner.batch_sampler(4)), group.rank, 2, even=True):
+            for batch in sharded(list(pruner.batch_sampler(4)), group.rank, 2, even=True):
                 index = torch.tensor(batch)
                 pruner.update(index, fake_losses(index, step))
 
@@ -405,7 +405,7 @@ def test_leaving_an_epoch_early_is_no_sign_of_that() -> None:
 # -- a sampler of the user's own -----------------------------------------------------------------------------------
 
 
-def test_a_sampler_of_the_users_own_is_dealt_out_too() -> None:
+def test_a_sampler_of_the_users_own_is_sharded_too() -> None:
     def work(group: MemoryRank) -> list:
         pruner = Pruner(OrderDP(0.4), 40, process_group=group)
         inner = torch.utils.data.BatchSampler(range(40), 4, drop_last=False)
@@ -423,7 +423,7 @@ def test_a_sampler_of_the_users_own_is_dealt_out_too() -> None:
     assert in_order == chosen
 
 
-def test_batches_of_different_sizes_are_not_dealt_out() -> None:
+def test_batches_of_different_sizes_are_not_sharded() -> None:
     def work(group: MemoryRank) -> None:
         inner = torch.utils.data.BatchSampler(range(40), 4, drop_last=False)
         iter(Pruner(OrderDP(0.4), 40, process_group=group).filter(inner))
@@ -554,7 +554,7 @@ def test_a_rank_that_never_comes_is_waited_for_no_longer_than_the_group_allows()
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_losses_that_are_not_finite_are_complained_about_by_all_ranks_once_an_epoch(strict: bool) -> None:
+def test_losses_that_are_not_finite_are_reported_by_all_ranks_once_per_epoch(strict: bool) -> None:
     def work(group: MemoryRank) -> tuple:
         pruner = Pruner(OrderDP(0.4), 40, process_group=group, on_nan="raise" if strict else "warn")
         found = []

@@ -41,7 +41,7 @@ def test_a_job_that_lost_a_rank_in_mid_epoch_ends_with_the_weights_of_an_undistu
     job.mkdir()
     run = torchrun(job, "-m", "tests.ddp_work", restarts=1)
     assert run.returncode == 0, run.stderr
-    assert (job / "killed").exists(), "nobody was killed"
+    assert (job / "killed").exists(), "no process was killed"
     undisturbed = in_processes(2, tmp_path / "undisturbed", work.elastic)
     for rank, expected in enumerate(undisturbed):
         result = torch.load(job / f"result{rank}.pt", weights_only=True)

@@ -166,7 +166,7 @@ def test_drawing_in_strata_exchanges_nothing_but_notes_of_fixed_size() -> None:
         assert (report["selection_bytes"], report["moved_picks"], report["moved_bytes"]) == (0, 0, 0)
 
 
-def test_losses_of_guests_reach_the_rank_that_holds_them_by_sync_and_by_the_next_epoch() -> None:
+def test_losses_of_remote_samples_reach_the_rank_that_holds_them_by_sync_and_by_the_next_epoch() -> None:
     def work(rank: FullRank) -> Any:
         pruner = pruner_on(rank)
         train_epoch(pruner)
@@ -194,7 +194,7 @@ def test_losses_of_guests_reach_the_rank_that_holds_them_by_sync_and_by_the_next
 
 @pytest.mark.filterwarnings("ignore::orderdp.errors.NonFiniteLossWarning")
 @pytest.mark.parametrize("reduced", [False, True])
-def test_a_batch_with_guests_is_remembered_as_one_without(reduced: bool) -> None:
+def test_a_batch_with_remote_samples_is_stored_as_one_without(reduced: bool) -> None:
     """NaN, one loss for the whole batch, scores of their own: all through the same rows."""
 
     def work(rank: FullRank) -> Any:
@@ -208,15 +208,15 @@ def test_a_batch_with_guests_is_remembered_as_one_without(reduced: bool) -> None
                 losses[0] = torch.nan
             seen.append((index, losses))
             pruner.update(index, losses.nansum() if reduced else losses, reduced=reduced)
-        guests = len(pruner._table.remote)
+        remote = len(pruner._table.remote)
         pruner.sync()
         iter(pruner.sampler)
         assert pruner.report()["nonfinite"] == (0 if reduced else 3)
-        return seen, pruner.scores, guests
+        return seen, pruner.scores, remote
 
     ranks = all_fine(in_threads(3, work, kind=FullRank))
     scores = torch.cat([part[1] for part in ranks])
-    assert sum(guests for *_, guests in ranks) > 0
+    assert sum(remote for *_, remote in ranks) > 0
     whole = Pruner(OrderDP(0.4), N, seed=3)
     train_epoch(whole)
     for seen, *_ in ranks:

@@ -83,7 +83,7 @@ def members(bits: BitSet) -> list[int]:
 
 
 def scores_with_ties(n: int, levels: int, unseen: float, seed: int) -> np.ndarray:
-    """Few different scores, some negative, zeros of both signs, and samples nobody has seen."""
+    """Few different scores, some negative, zeros of both signs, and unseen samples."""
     rng = np.random.default_rng(seed)
     scores = (rng.integers(-2, max(1, levels), n) / 4).astype(np.float32)
     scores[rng.random(n) < 0.1] *= np.float32(-0.0)
@@ -99,11 +99,13 @@ def sharded_draw(
     """What each rank draws."""
 
     def work(rank: MemoryRank) -> tuple[list[int], Collectives]:
-        shard, wires = Shard(len(scores), rank.rank, world), Collectives(rank if world > 1 else None)
-        return members(select_shard(policy, shard, lambda a, b: scores[a:b], context, wires, sharding)), wires
+        shard, collectives = Shard(len(scores), rank.rank, world), Collectives(rank if world > 1 else None)
+        return members(
+            select_shard(policy, shard, lambda a, b: scores[a:b], context, collectives, sharding)
+        ), collectives
 
     results = all_fine(in_threads(world, work, kind=kind))
-    return [kept for kept, _ in results], [wires for _, wires in results]
+    return [kept for kept, _ in results], [collectives for _, collectives in results]
 
 
 SKIPPING = [
@@ -220,10 +222,10 @@ def test_what_a_selection_exchanges_does_not_depend_on_the_number_of_samples(rul
     for n in (600, 60_000):
         context = Context(n=n, epoch=0, seed=0, epochs=9)
         policy = OrderDP(exploration=0.8, exploitation=0.75, select=rule)
-        _, wires = sharded_draw(policy, scores_with_ties(n, 1000, unseen, 0), 3, context)
-        for wire in wires:
-            assert 0 < wire.received <= (1 + second_cut) * passes * histogram + 100
-            assert wire.sent <= wire.received
+        _, collectives = sharded_draw(policy, scores_with_ties(n, 1000, unseen, 0), 3, context)
+        for collective in collectives:
+            assert 0 < collective.received <= (1 + second_cut) * passes * histogram + 100
+            assert collective.sent <= collective.received
 
 
 # -- stratified --------------------------------------------------------------------------------------------------------
@@ -237,12 +239,12 @@ def test_in_strata_every_rank_keeps_its_share_of_its_own_and_says_nothing(
     policy = OrderDP(exploration=0.8, exploitation=0.75, select=rule)
     _, q = policy.sizes(n)
     context = Context(n=n, epoch=1, seed=seed, epochs=9)
-    kept, wires = sharded_draw(policy, scores_with_ties(n, 10, 0.1, seed), world, context, "stratified")
+    kept, collectives = sharded_draw(policy, scores_with_ties(n, 10, 0.1, seed), world, context, "stratified")
     assert [len(part) for part in kept] == theory.stratum_sizes(q, world).tolist()
     assert all(len(set(part)) == len(part) for part in kept)
-    for rank, (part, wire) in enumerate(zip(kept, wires, strict=True)):
+    for rank, (part, collective) in enumerate(zip(kept, collectives, strict=True)):
         assert all(Shard(n, rank, world).start <= sample < Shard(n, rank, world).stop for sample in part)
-        assert (wire.sent, wire.received) == (0, 0)
+        assert (collective.sent, collective.received) == (0, 0)
 
 
 def test_ranks_draw_independently_of_each_other_in_strata() -> None:
@@ -393,32 +395,32 @@ def test_members_are_chosen_as_positions_of_one_list(small_pieces: None) -> None
 # -- the visiting order --------------------------------------------------------------------------------------------
 
 
-def some_order(seed: int = 0, n_guests: int = 9) -> tuple[TwoLevelOrder, list[int]]:
+def some_order(seed: int = 0, n_remote: int = 9) -> tuple[TwoLevelOrder, list[int]]:
     own = BitSet(100, 900)
     own.add(np.sort(np.random.default_rng(seed).choice(np.arange(100, 900), 350, replace=False)))
-    guests = np.arange(1000, 1000 + n_guests)
-    return TwoLevelOrder(own, guests, streams(seed)), [*members(own), *guests.tolist()]
+    remote = np.arange(1000, 1000 + n_remote)
+    return TwoLevelOrder(own, remote, streams(seed)), [*members(own), *remote.tolist()]
 
 
-@pytest.mark.parametrize("n_guests", [0, 1, 9])
-def test_an_order_visits_everything_once_whatever_stretches_are_asked_for(small_pieces: None, n_guests: int) -> None:
-    order, everything = some_order(n_guests=n_guests)
+@pytest.mark.parametrize("n_remote", [0, 1, 9])
+def test_an_order_visits_everything_once_whatever_stretches_are_asked_for(small_pieces: None, n_remote: int) -> None:
+    order, everything = some_order(n_remote=n_remote)
     whole = order.samples(0, len(order) + 5)
     assert sorted(whole.tolist()) == sorted(everything)
     assert len(order) == len(everything)
     assert whole.tolist() != everything
     for start, stop in [(0, 1), (7, 200), (355, 359), (300, 1000), (400, 500)]:
         assert np.array_equal(order.samples(start, stop), whole[start:stop])
-    assert np.array_equal(some_order(n_guests=n_guests)[0].samples(0, 400), whole)
-    assert not np.array_equal(some_order(1, n_guests)[0].samples(0, 400), whole)
+    assert np.array_equal(some_order(n_remote=n_remote)[0].samples(0, 400), whole)
+    assert not np.array_equal(some_order(1, n_remote)[0].samples(0, 400), whole)
 
 
 @pytest.mark.parametrize("position", [0, 1, 100, 358, 359])
 def test_what_is_left_is_what_comes_later(small_pieces: None, position: int) -> None:
     order, _ = some_order()
-    own, guests = order.after(position)
-    assert sorted([*members(own), *guests.tolist()]) == sorted(order.samples(position, 1000).tolist())
-    assert all(guest >= 1000 for guest in guests)
+    own, remote = order.after(position)
+    assert sorted([*members(own), *remote.tolist()]) == sorted(order.samples(position, 1000).tolist())
+    assert all(sample >= 1000 for sample in remote)
 
 
 def test_every_sample_is_as_likely_early_as_late(small_pieces: None) -> None:

@@ -341,7 +341,7 @@ def test_ranks_that_loaded_different_checkpoints_are_told_so() -> None:
 
 
 def test_more_ranks_than_samples_are_left_begin_the_next_epoch() -> None:
-    """A rank that would be dealt nothing has nothing to fill up with."""
+    """A rank that would get nothing has nothing to fill up with."""
 
     def begin(rank: MemoryRank) -> Any:
         pruner = Pruner(OrderDP(0.4), 23, process_group=rank, pad=True, table="sharded")

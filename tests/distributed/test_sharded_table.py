@@ -1,4 +1,4 @@
-"""The rows of one rank and of its guests, on the host and on a device; and how many bytes all of it takes."""
+"""The rows of one rank and of its remote samples, on the host and on a device; and how many bytes all of it takes."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from orderdp.errors import IndexRangeError
 from tests.test_no_sync import Spy
 
 
-def table_with_guests(guests: list[int] | None = None, rank: int = 1) -> ShardedTable:
+def table_with_remote_samples(remote: list[int] | None = None, rank: int = 1) -> ShardedTable:
     table = ShardedTable(Shard(90, rank, 2))
-    index = np.array([3, 5, 40] if guests is None else guests)
+    index = np.array([3, 5, 40] if remote is None else remote)
     table.set_remote_rows(RemoteSamples(index, np.arange(len(index), dtype=np.float32)))
     return table
 
@@ -35,8 +35,8 @@ def test_a_part_has_rows_for_its_own_samples_and_unseen_ones_are_infinite() -> N
 
 
 @pytest.mark.parametrize("on_host", [True, False])
-def test_feedback_about_guests_is_kept_apart_until_it_is_told(on_host: bool) -> None:
-    table = table_with_guests()
+def test_feedback_about_remote_samples_is_kept_apart_until_it_is_synced(on_host: bool) -> None:
+    table = table_with_remote_samples()
     table._on_host = on_host  # what a device does, on memory that can be looked at
     table.write(torch.tensor([50, 5, 40]), torch.tensor([7.0, 8.0, 2.0]), epoch=0)
     assert int(np.isfinite(table["score"]).sum()) == 1
@@ -47,11 +47,13 @@ def test_feedback_about_guests_is_kept_apart_until_it_is_told(on_host: bool) -> 
     table.write(torch.tensor([40]), torch.tensor([2.0]), epoch=0)
     assert table.changed_remote_rows()[0].tolist() == [40], "trained on again with the same loss"
     table.set_remote_rows(RemoteSamples(np.array([3, 7, 8]), np.ones(3, dtype=np.float32)))
-    assert len(table.changed_remote_rows()[0]) == 0, "nothing is known of new guests, whatever was of those before"
+    assert len(table.changed_remote_rows()[0]) == 0, (
+        "nothing is known of new remote samples, whatever was of those before"
+    )
 
 
 def test_on_a_device_a_sample_without_a_row_is_counted_and_written_nowhere() -> None:
-    table = table_with_guests()
+    table = table_with_remote_samples()
     table._on_host = False
     before = table["score"].copy()
     table.write(torch.tensor([4, -1, 90, 44]), torch.tensor([1.0, 2.0, 3.0, 4.0]), epoch=0)
@@ -62,15 +64,15 @@ def test_on_a_device_a_sample_without_a_row_is_counted_and_written_nowhere() -> 
 
 @pytest.mark.parametrize("wrong", [4, -1, 90, 44])
 def test_on_the_host_a_sample_without_a_row_is_an_error_and_nothing_is_written(wrong: int) -> None:
-    table = table_with_guests()
+    table = table_with_remote_samples()
     before = table["score"].copy()
     with pytest.raises(IndexRangeError):
         table.write(torch.tensor([50, wrong]), torch.rand(2), epoch=0)
     assert np.array_equal(table["score"], before)
 
 
-def test_there_is_room_for_any_number_of_guests() -> None:
-    table = table_with_guests(list(range(40)))
+def test_the_table_holds_any_number_of_remote_samples() -> None:
+    table = table_with_remote_samples(list(range(40)))
     table.write(torch.arange(45, 90), torch.arange(45.0), epoch=0)
     own = table["score"].copy()
     big = ShardedTable(Shard(100_000, 1, 2))
@@ -86,10 +88,10 @@ def test_there_is_room_for_any_number_of_guests() -> None:
 
 
 @pytest.mark.parametrize("index_device", ["cpu", "meta"])
-def test_a_step_with_guests_does_not_wait_for_a_device(index_device: str) -> None:
+def test_a_step_with_remote_samples_does_not_wait_for_a_device(index_device: str) -> None:
     pruner = Pruner(OrderDP(0.4), 90, table="sharded")
     next(iter(pruner.batch_sampler(8)))
-    table = table_with_guests()
+    table = table_with_remote_samples()
     pruner._table = table
     losses = torch.rand(4, device="meta", requires_grad=True)
     index = torch.tensor([50, 51, 3, 40]).to(index_device)

@@ -53,7 +53,7 @@ def test_the_grid_has_every_policy_at_every_ratio_with_every_seed_and_the_contro
     assert len(twice) == 1
 
 
-def test_contenders_as_they_are_written() -> None:
+def test_methods_as_they_are_written() -> None:
     assert parse_method("ucb:c=2:alpha=0.1") == MethodSpec("ucb", {"c": 2, "alpha": 0.1})
     mixed = parse_method('orderdp:select={"name":"mixed","top":0.9,"uniform":0.1}:unbiased=True')
     assert mixed.parameters == {"select": {"name": "mixed", "top": 0.9, "uniform": 0.1}, "unbiased": True}
@@ -71,7 +71,7 @@ def test_contenders_as_they_are_written() -> None:
         parse_method("full:foo=1")
 
 
-def test_a_contender_with_both_dials_has_its_own_ratio_and_is_run_once() -> None:
+def test_a_method_with_both_dials_has_its_own_ratio_and_is_run_once() -> None:
     dials = MethodSpec("orderdp", {"exploration": 0.5, "exploitation": 0.6})
     assert [run.prune_ratio for run in grid(BASE, [dials], [0.3, 0.5], [0], controls=False)] == [None]
     one = MethodSpec("orderdp", {"exploration": 0.9})
@@ -162,7 +162,7 @@ def test_ctrl_c_saves_says_how_to_go_on_and_exits_with_130(tmp_path: Path) -> No
         stderr=subprocess.PIPE,
         text=True,
         env=environment,
-        # Whoever runs the tests in the background has told them to ignore it, and they would hand that on.
+        # Tests that run in the background ignore it, and their processes would inherit that.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     _wait_for_records(tmp_path, more_than=3, process=process)
@@ -464,7 +464,7 @@ def test_find_lossless_tries_no_ratio_that_a_comparison_would_and_names_what_it_
 
 
 @pytest.mark.parametrize(
-    ("arguments", "complaint"),
+    ("arguments", "message"),
     [
         (["train", "--data", "digits", "--policy", "orderpd"], "Did you mean 'orderdp'?"),
         (["train", "--data", "digits", "--policy", "ucb:cc=1", "--prune-ratio", "0.3"], "Did you mean 'c'?"),
@@ -516,15 +516,15 @@ def test_find_lossless_tries_no_ratio_that_a_comparison_would_and_names_what_it_
     ids=lambda value: " ".join(value[2:]) if isinstance(value, list) else "",
 )
 def test_bad_usage_is_said_before_anything_is_trained(
-    arguments: list[str], complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*arguments, "--out", str(tmp_path / "out")]) == 2
-    assert complaint in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not list(tmp_path.glob("out/runs/*/records.jsonl"))
 
 
 @pytest.mark.parametrize(
-    ("written", "complaint"),
+    ("written", "message"),
     [
         ('augment = "no"', "augment must be true or false, got 'no'"),
         ("policy_parameters = 3", "policy_parameters must be names with values, got 3"),
@@ -540,26 +540,26 @@ def test_bad_usage_is_said_before_anything_is_trained(
     ],
 )
 def test_a_file_is_held_to_what_the_command_line_is(
-    written: str, complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    written: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "run.toml").write_text(f"prune_ratio = 0.4\n{written}\n")
     options = ["--config", str(tmp_path / "run.toml"), "--out", str(tmp_path / "out")]
     assert main(["train", *SMALL, *options]) == 2
-    assert complaint in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
-    ("body", "complaint"),
+    ("body", "message"),
     [
         ("return torch.tensor(1.0)", r"a number for each sample of the batch, got shape \(\)"),
         ("return 1.0", "a number for each sample of the batch, got float"),
         ("return torch.ones(len(batch[0]), 2)", "a number for each sample of the batch, got shape"),
     ],
 )
-def test_a_metric_that_is_none_of_each_sample_is_refused(tmp_path: Path, body: str, complaint: str) -> None:
+def test_a_metric_that_is_none_of_each_sample_is_refused(tmp_path: Path, body: str, message: str) -> None:
     place = _task(tmp_path, f"    def metric(self, model, batch):\n        {body}\n")
-    with pytest.raises(ConfigError, match=complaint):
+    with pytest.raises(ConfigError, match=message):
         Runner(RunOptions(tmp_path / "out", device="cpu")).run(Settings(task=place, policy="full", epochs=1))
 
 
@@ -631,7 +631,7 @@ def test_a_coreset_says_what_is_wrong_on_the_command_line_before_a_proxy_is_trai
     options = ["coreset", "--method", "el2n:epoch=5", "--data", "digits", "--model", "mlp", "--prune-ratio", "0.5"]
     assert main([*options, "--proxy-epochs", "1", "--out", str(tmp_path / "c.npz")]) == 2
     assert "Give --proxy-epochs 5." in capsys.readouterr().err
-    if Path("/proc").is_dir():  # a folder that is there and takes no files, from anybody
+    if Path("/proc").is_dir():  # a folder that is there and takes no files
         assert main([*options, "--cache", str(tmp_path / "proxies"), "--out", "/proc/c.npz"]) == 2
         assert "'/proc' cannot be written to: " in capsys.readouterr().err
         assert not (tmp_path / "proxies").exists()
@@ -738,7 +738,7 @@ def test_a_damaged_coreset_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "complaint"),
+    ("arguments", "message"),
     [
         (["--method", "el3n", "--data", "digits"], "Did you mean 'el2n'?"),
         (["--method", "el2n:epok=2", "--data", "digits"], "Did you mean 'epoch'?"),
@@ -748,10 +748,10 @@ def test_a_damaged_coreset_is_named(tmp_path: Path) -> None:
     ids=str,
 )
 def test_bad_usage_of_the_coreset_command(
-    arguments: list[str], complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["coreset", *arguments, "--prune-ratio", "0.5", "--out", str(tmp_path / "x.npz")]) == 2
-    assert complaint in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_policies_that_do_not_say_how_few_they_keep_are_not_refused(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Trained models judged on further test sets: exactly as if they had been trained beside them."""
+"""Trained models evaluated on further test sets: exactly as if they had been trained beside them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def finals(folder: Path) -> dict[str, float | None]:
     return {run.label: run.final_metric for run in read_runs(folder)}
 
 
-def test_a_model_is_judged_as_if_it_had_been_tested_there_all_along(
+def test_a_model_is_evaluated_as_if_it_had_been_tested_there_all_along(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     oracle = [*SMALL, *TWO, "--data", NOISY]  # the last --data counts
@@ -39,7 +39,7 @@ def test_a_model_is_judged_as_if_it_had_been_tested_there_all_along(
     assert f"tested on {DULL}" in capsys.readouterr().out
 
 
-def test_test_sets_can_be_added_to_finished_runs_and_no_model_is_judged_twice(tmp_path: Path) -> None:
+def test_test_sets_can_be_added_to_finished_runs_and_no_model_is_evaluated_twice(tmp_path: Path) -> None:
     place = RunOptions(tmp_path, threads=1, device="cpu")
     runs = grid(BASE, [MethodSpec("orderdp", {})], [0.5], [0, 1], controls=False)
     list(compare_all(runs, place))
@@ -47,7 +47,8 @@ def test_test_sets_can_be_added_to_finished_runs_and_no_model_is_judged_twice(tm
     assert len(list(evaluate_all(runs, replace(place, tests=(NOISY,))))) == 2
     found = [run.tests for run in read_runs(tmp_path)]
     assert [
-        (judged.data, judged.settings.seed) for judged in evaluate_all(runs, replace(place, tests=(NOISY, DULL)))
+        (evaluated.data, evaluated.settings.seed)
+        for evaluated in evaluate_all(runs, replace(place, tests=(NOISY, DULL)))
     ] == [
         (DULL, 0),
         (DULL, 1),
@@ -69,11 +70,11 @@ def test_the_images_are_prepared_with_the_statistics_of_the_training_data(tmp_pa
     settings = Settings(data=str(tmp_path / "mine.npz"), model="mlp", width=16, policy="full", epochs=3, batch_size=40)
     place = RunOptions(tmp_path / "out", threads=1, device="cpu")
     list(compare_all([settings], place))
-    (judged,) = evaluate_all([settings], replace(place, tests=(str(tmp_path / "theirs.npz"),)))
-    assert judged.metric == read_runs(tmp_path / "out")[0].final_metric
+    (evaluated,) = evaluate_all([settings], replace(place, tests=(str(tmp_path / "theirs.npz"),)))
+    assert evaluated.metric == read_runs(tmp_path / "out")[0].final_metric
 
 
-def test_the_average_of_the_iterates_is_what_is_judged_where_it_is_what_is_tested(tmp_path: Path) -> None:
+def test_the_average_of_the_iterates_is_evaluated_where_it_is_what_is_tested(tmp_path: Path) -> None:
     options = [*SMALL, *TWO, "--average"]
     assert main(["compare", *options, "--data", NOISY, "--out", str(tmp_path / "oracle")]) == 0
     assert main(["compare", *options, "--out", str(tmp_path / "both"), "--also-test", NOISY]) == 0
@@ -81,7 +82,7 @@ def test_the_average_of_the_iterates_is_what_is_judged_where_it_is_what_is_teste
     assert tests == finals(tmp_path / "oracle")
 
 
-def test_train_judges_too_also_when_the_run_is_finished(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_train_evaluates_too_also_when_the_run_is_finished(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["train", *SMALL, "--prune-ratio", "0.5", "--quiet", "--out", str(tmp_path)]
     assert main([*options, "--also-test", NOISY]) == 0
     assert NOISY in capsys.readouterr().out
@@ -128,7 +129,7 @@ def test_a_run_without_its_weights_says_so(tmp_path: Path) -> None:
         list(evaluate_all([BASE], replace(place, tests=(NOISY,))))
 
 
-def test_a_failed_run_is_not_judged(tmp_path: Path) -> None:
+def test_a_failed_run_is_not_evaluated(tmp_path: Path) -> None:
     failing = replace(BASE, lr=1e30, schedule="constant")
     place = RunOptions(tmp_path, threads=1, device="cpu")
     list(compare_all([failing], place))
@@ -157,14 +158,14 @@ def test_each_test_set_has_a_section_of_its_own_on_the_page(tmp_path: Path) -> N
     runs = [written.full(95.0 + seed, seed) for seed in (0, 1)] + [written.run(94.0 + seed, seed) for seed in (0, 1)]
     written.write(tmp_path, runs)
     for run in runs:
-        if run.seed == 0 or run.config["policy"] == "full":  # one seed has not been judged yet
+        if run.seed == 0 or run.config["policy"] == "full":  # one seed has not been evaluated yet
             metric = 80.0 if run.config["policy"] == "full" else 77.0
             RunLog(tmp_path / "runs" / run.id).test(data=NOISY, metric=metric, samples=360)
     seen = with_further_tests(read_runs(tmp_path))
-    judged = [run for run in seen if "tested on" in run.config["data"]]
+    evaluated = [run for run in seen if "tested on" in run.config["data"]]
     assert len(seen) == 4 + 3
-    assert [run.final_metric for run in judged] == [80.0, 80.0, 77.0]
-    assert all(run.epochs == [] for run in judged)  # what was recorded on the way is of the other test set
+    assert [run.final_metric for run in evaluated] == [80.0, 80.0, 77.0]
+    assert all(run.epochs == [] for run in evaluated)  # what was recorded on the way is of the other test set
     text = markdown_report(tmp_path)
     first, second = text.split("### ")[1:]
     assert first.startswith("digits, mlp")

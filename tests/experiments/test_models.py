@@ -178,7 +178,7 @@ def test_the_score_of_a_mixed_sample_is_its_own(mix) -> None:
     targets = torch.tensor([0, 1, 2, 3, 0, 1])
     mixture = mix(images, 1.0, numpy_rng(3))
     losses, scores = mixed_losses(logits, targets, mixture)
-    # Other labels for everybody else change the loss of a blend, but not its score.
+    # Other labels for all other samples change the loss of a blend, but not its score.
     for own in range(6):
         others = (targets + 1) % 4
         others[own] = targets[own]

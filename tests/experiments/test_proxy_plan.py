@@ -67,7 +67,7 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize(
     ("steps", "recorded", "trained", "rate"), [("fewer", 107, 64, 1.0), ("same", 64, 38, 38 / 64)], ids=str
 )
-def test_a_run_trains_on_the_pictures_that_its_proxy_marked(
+def test_a_run_trains_on_the_images_that_its_proxy_marked(
     tmp_path: Path, steps: str, recorded: int, trained: int, rate: float
 ) -> None:
     settings = replace(BASE, steps=steps)
@@ -77,16 +77,16 @@ def test_a_run_trains_on_the_pictures_that_its_proxy_marked(
     with global_generators_untouched():
         summary = runner.run(settings)
     batches = 1347 // recorded
-    judged, seen = task.shown[: 3 * batches], task.shown[3 * batches :]
-    assert len(seen) == len(judged)  # as many steps as the proxy has batches
+    marked, seen = task.shown[: 3 * batches], task.shown[3 * batches :]
+    assert len(seen) == len(marked)  # as many steps as the proxy has batches
     plan = Plan.load(runner.options.folder(settings) / "plan.npz")
     assert (plan.batch_size, plan.kept, plan.seed, plan.epochs) == (recorded, trained, 0, 3)
-    for (epoch, index, pictures), (own_epoch, own, own_pictures) in zip(judged, seen, strict=True):
+    for (epoch, index, images), (own_epoch, own, own_images) in zip(marked, seen, strict=True):
         assert epoch == own_epoch
         assert (len(index), len(own)) == (recorded, trained)
         places = [index.tolist().index(i) for i in own.tolist()]
         assert places == sorted(places)
-        assert torch.equal(pictures[places], own_pictures)
+        assert torch.equal(images[places], own_images)
     assert task.widths == [16, 4] or task.widths == [4, 16]
     assert summary["samples"] == 3 * batches * trained
     passed = 3 * batches * recorded
@@ -107,8 +107,8 @@ def test_marks_are_the_largest_losses_of_a_proxy_that_does_not_learn(tmp_path: P
     order = torch.from_numpy(static._recorder(settings, task)._epoch.order)
     expected = []
     for batch in order[: len(order) // 107 * 107].split(107):
-        pictures = task._train.train_batch(batch, 0, 0)
-        losses = nn.functional.cross_entropy(proxy(pictures), DATA.train.labels[batch], reduction="none")
+        images = task._train.train_batch(batch, 0, 0)
+        losses = nn.functional.cross_entropy(proxy(images), DATA.train.labels[batch], reduction="none")
         places = losses.detach().sort(descending=True, stable=True).indices[:64].sort().values
         expected += batch[places].tolist()
     assert chosen.selection(0).indices.tolist() == expected
@@ -206,7 +206,7 @@ def test_a_task_of_ones_own_brings_its_proxy(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "complaint"),
+    ("changes", "message"),
     [
         ({"prune_ratio": None}, "needs a prune ratio"),
         ({"mixup": 0.2}, "would score images that are not trained on"),
@@ -219,8 +219,8 @@ def test_a_task_of_ones_own_brings_its_proxy(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_what_cannot_be_recorded_is_said_before_anything_is(changes: dict, complaint: str) -> None:
-    with pytest.raises(ConfigError, match=complaint):
+def test_what_cannot_be_recorded_is_said_before_anything_is(changes: dict, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         check(replace(BASE, **changes))
 
 

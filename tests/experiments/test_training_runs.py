@@ -151,7 +151,7 @@ def test_an_interruption_round_the_end_of_an_epoch_loses_neither_its_test_nor_it
 
 
 class Pressing(ImageTask):
-    """Somebody presses Ctrl-C while a batch is computed: once, or twice in a row."""
+    """Ctrl-C is pressed while a batch is computed: once, or twice in a row."""
 
     def __init__(self, settings: Settings, batch: int, times: int) -> None:
         super().__init__(DATA, settings, CPU)
@@ -315,7 +315,7 @@ def test_the_learning_rate_ends_where_it_should_for_policies_that_know_their_ste
         assert read_run(tmp_path / policy).epochs[-1]["lr"] < 1e-3
 
 
-def test_pictures_do_not_depend_on_where_a_run_was_interrupted() -> None:
+def test_images_do_not_depend_on_where_a_run_was_interrupted() -> None:
     task = ImageTask(DATA, replace(BASE, model="cnn"), CPU)
     index = torch.tensor([5, 9, 100])
     whole = task._train.train_batch(index, 2, 7)

@@ -334,8 +334,8 @@ def test_the_example_trains_on_one_device_and_goes_on_on_two(
     ("name", "message"),
     [
         ("Lightning's sampler", r"ConfigError: the Trainer needs Trainer\(use_distributed_sampler=False\)"),
-        ("nobody shares", "ConfigError: .* Leave shard=False out"),
-        ("dealt out again", "GroupError: .* losses for .* samples of epoch 0"),
+        ("nothing is sharded", "ConfigError: .* Leave shard=False out"),
+        ("sharded again", "GroupError: .* losses for .* samples of epoch 0"),
     ],
 )
 def test_settings_that_do_not_go_together_are_refused_by_both_processes(ranks: list, name: str, message: str) -> None:

@@ -175,7 +175,7 @@ def test_missing_data_are_said_with_how_to_get_them(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "complaint"),
+    ("arguments", "message"),
     [
         (["table-dynamics", "--scale", "smoke"], "Did you mean 'table-dynamic'?"),
         (["fig-motivatoin", "--scale", "smoke"], "Did you mean 'fig-motivation'?"),
@@ -191,10 +191,10 @@ def test_missing_data_are_said_with_how_to_get_them(
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_bad_usage_is_said_before_anything_is_trained(
-    arguments: list[str], complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert reproduce(*arguments, "--out", tmp_path / "out") == 2
-    assert complaint in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not list(tmp_path.glob("out/runs/*/records.jsonl"))
 
 
@@ -323,7 +323,7 @@ def test_the_curve_over_ratios_has_one_rule_for_its_pools() -> None:
 def small_pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Four images in the shape of CIFAR's, of two classes: a ResNet-50 takes its time."""
     rng = np.random.default_rng(0)
-    path = tmp_path_factory.mktemp("pictures") / "pictures.npz"
+    path = tmp_path_factory.mktemp("images") / "images.npz"
     images = rng.integers(0, 256, (4, 32, 32, 3), dtype=np.uint8)
     labels = np.arange(4) % 2
     np.savez(path, x_train=images, y_train=labels, x_test=images, y_test=labels)

@@ -234,7 +234,7 @@ def test_instance_early_stopping_skips_where_the_last_three_losses_lie_on_a_line
     }
     kept = set(draw(policy, after(policy, steps, n), seed=seed, epoch=5).tolist())
     assert set(range(n)) - skipped <= kept
-    back = -(-tenth * len(skipped) // 10)  # rounded up, so that nobody is left out for ever
+    back = -(-tenth * len(skipped) // 10)  # rounded up, so that none is left out forever
     assert len(kept & skipped) == (1 if not kept - skipped and back == 0 else back)
 
 

@@ -221,7 +221,7 @@ def test_rs2_shows_every_sample_once_before_any_twice(n: int, percent: int, seed
         shown.update(chunk)
         stream += chunk
         assert max(shown.values()) - min(shown.values()) <= 2
-    # After p whole passes everybody has been shown p times, and nobody more than once beyond that.
+    # After p whole passes every sample has been shown p times, and none more than once beyond that.
     whole, extra = divmod(len(stream), n)
     counts = sorted(shown.values())
     assert counts[0] >= whole - 1
@@ -263,7 +263,7 @@ def dealt_out(sizes: list[int], n: int, seed: int) -> list[list[int]]:
 
 @settings(max_examples=150, deadline=None)
 @given(st.integers(2, 30), st.lists(st.integers(1, 30), min_size=1, max_size=12), st.integers(0, 5))
-def test_rs2_deals_out_one_pack_however_the_chunks_change(n: int, sizes: list[int], seed: int) -> None:
+def test_rs2_cuts_one_shuffle_however_the_chunks_change(n: int, sizes: list[int], seed: int) -> None:
     sizes = [min(size, n) for size in sizes]
     schedule = RatioFunction(lambda epoch, epochs: 1 - sizes[epoch] / n)
     for policy in (Scheduled(RS2(0.5), schedule), *([RS2(1 - sizes[0] / n)] if len(set(sizes)) == 1 else [])):
@@ -276,7 +276,7 @@ def test_rs2_with_a_schedule_goes_through_each_class_in_passes() -> None:
     labels = np.repeat([0, 1], [60, 20])
     policy = Scheduled(Balanced(RS2(0.5)), Linear(0.8, 0.6))
     shown = np.zeros(80)
-    for epoch in range(3):  # 20 + 30 + 40 % of the samples: nobody is shown twice
+    for epoch in range(3):  # 20 + 30 + 40 % of the samples: none is shown twice
         shown[policy.select(ScoreTable(80), Context(n=80, epoch=epoch, epochs=3, labels=labels)).indices] += 1
     assert shown.max() == 1
     assert [shown[:60].sum(), shown[60:].sum()] == [54, 18]

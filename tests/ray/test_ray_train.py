@@ -25,7 +25,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 def without_ray(rank: int, folder: Path) -> None:
-    """The same training, by processes that nobody kills."""
+    """The same training, by processes that are not killed."""
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2, timeout=timedelta(seconds=120)

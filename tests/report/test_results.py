@@ -13,6 +13,7 @@ from orderdp.cli import compare, reproduce
 from orderdp.cli._common import run_options, settings_of
 from orderdp.experiments.config import grid, parse_method, split_outside_brackets
 from orderdp.experiments.records import read_runs
+from orderdp.experiments.statistics import compare as compare_runs
 from orderdp_paper import SUITES, Part
 from orderdp_paper.suite import PartResults, measure, prepare
 from tests import runs as written
@@ -47,7 +48,7 @@ def test_every_run_that_the_pages_ask_for_is_in_their_records_and_nothing_else()
 
 
 def runs_of(arguments: list[str]) -> tuple[str, set[str], list[str]]:
-    """Where a comparison writes to, the runs it consists of, and the further test sets they are judged on."""
+    """Where a comparison writes to, the runs it consists of, and the further test sets they are tested on."""
     parser = argparse.ArgumentParser()
     compare.add(parser)
     options = parser.parse_args(arguments)
@@ -112,6 +113,37 @@ def test_a_table_says_once_what_is_the_same_in_all_rows_and_hides_nothing(monkey
     ]
 
 
+def test_what_all_rows_share_stands_above_the_table_or_in_its_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = [written.full(90.0 + seed, seed) for seed in (0, 1)]
+    for ratio in (0.3, 0.5, 0.7):
+        options = {"saved": ratio, "prune_ratio": ratio, "label": f"OrderDP {ratio:.0%}"}
+        runs += [written.run(50.0 + 1.1 * seed, seed, **options) for seed in (0, 1)]
+    monkeypatch.setattr(results, "read_runs", lambda folder: runs)
+    page = "<!-- records: mine -->\n<!-- end -->\n"
+    lines = results.filled(page).splitlines()
+    assert lines[2] == "Each 2 seeds; the verdict on all: worse by >0.5."
+    reach = re.fullmatch(r"\| Method \| Accuracy % \| To full data \(±(\d+\.\d\d)\) \|", lines[4])
+    assert reach is not None
+    row = next(row for row in compare_runs(runs) if row.against_full is not None)
+    assert row.against_full is not None
+    assert row.against_full.low is not None
+    assert float(reach[1]) == pytest.approx(row.against_full.mean - row.against_full.low, abs=0.006)
+    assert lines[7].endswith("| -39.95 |")
+
+    del runs[-1]  # two rows are too few to stand for a column
+    lines = results.filled(page).splitlines()
+    assert lines[2] == "Each 2 seeds:"
+    assert lines[4] == "| Method | Accuracy % | To full data | Verdict |"
+    assert re.search(r"\| -39\.95 \(-\d+\.\d\d, -\d+\.\d\d\) \| worse by >0\.5 \|$", lines[7])
+
+    options = {"saved": 0.7, "prune_ratio": 0.7, "label": "OrderDP 70%"}
+    runs[-1:] = [written.run(90.1 + 1.1 * seed, seed, **options) for seed in (0, 1)]
+    lines = results.filled(page).splitlines()
+    assert lines[2] == "Each 2 seeds:"
+    assert "±" in lines[4]
+    assert [line.split(" | ")[-1] for line in lines[7:9]] == ["worse by >0.5 |"] * 2
+
+
 def test_a_table_may_be_about_further_test_sets(monkeypatch: pytest.MonkeyPatch) -> None:
     runs = [
         make(metric + seed, seed)
@@ -128,12 +160,13 @@ def test_a_table_may_be_about_further_test_sets(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(results, "read_runs", lambda folder: runs)
     text = results.filled("<!-- tests: mine on digits?corrupt=blur:3,digits?corrupt=blur:1 -->\n<!-- end -->\n")
     lines = text.splitlines()
-    assert lines[4].startswith("| blur:3, 40 % | 70.50±0.71 | 69.50±0.71 | 67.50±0.71 | 68.50±0.71 | -1.00 (")
-    assert lines[5].startswith("| blur:1, 40 % | 50.00±0.00 | 50.00±0.00 |")
+    cells = [[cell.split(" (")[0].strip() for cell in line.strip("|").split("|")] for line in lines[4:6]]
+    assert cells[0] == ["blur:3, 40 %", "69.50±0.71", "-1.00", "+2.00", "+1.00"]
+    assert cells[1] == ["blur:1, 40 %", "50.00±0.00", "+0.00", "+0.00", "+0.00"]
     assert results.filled(text) == text
     del runs[2].tests["digits?corrupt=blur:3"]  # OrderDP's first seed
     fewer = results.filled(text).splitlines()[4]
-    assert fewer.startswith("| blur:3, 40 % | 70.50±0.71 | 70.00 (1 seed) | 67.50±0.71 |")
+    assert fewer.startswith("| blur:3, 40 % | 70.00 (1 seed) | ")
 
 
 def test_at_a_glance_the_best_rival_leaves_out_as_much_and_has_the_same_seeds(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -102,7 +102,7 @@ def test_a_loader_with_a_place_skips_nothing_of_a_stream_without_one(workers: in
     assert interrupted(make, stop) == train(*make())
 
 
-@pytest.mark.parametrize("stop", STOPS[1:])  # what the first epoch has looked at and left out, nobody knows afterwards
+@pytest.mark.parametrize("stop", STOPS[1:])  # what the first epoch has looked at and left out is not known afterwards
 def test_a_stream_with_a_place_goes_on_there(stop: int) -> None:
     def make() -> Any:
         return made(Placed())
@@ -171,8 +171,8 @@ def test_an_old_snapshot_of_a_loader_is_refused() -> None:
 
 
 def test_hugging_face_images_that_are_left_out_are_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    pictures = [torch.full((4, 4, 3), number, dtype=torch.uint8).numpy() for number in range(20)]
-    rows = {"id": [f"picture-{number}" for number in range(20)], "image": pictures}
+    images = [torch.full((4, 4, 3), number, dtype=torch.uint8).numpy() for number in range(20)]
+    rows = {"id": [f"picture-{number}" for number in range(20)], "image": images}
     features = datasets.Features({"id": datasets.Value("string"), "image": datasets.Image()})
     stream = datasets.Dataset.from_dict(rows, features=features).to_iterable_dataset()
     decoded, decode = [], datasets.Image.decode_example

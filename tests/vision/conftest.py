@@ -1,4 +1,4 @@
-"""Pictures of handwritten digits, as a folder of images."""
+"""Images of handwritten digits, as a folder of images."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ torch.set_num_threads(1)
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three classes, twelve pictures of each to train on and four to test on."""
+    """Three classes, twelve images of each to train on and four to test on."""
     root = tmp_path_factory.mktemp("digits")
     images, labels = load_digits(return_X_y=True)
     for digit in range(3):

@@ -137,7 +137,7 @@ class CoresetResult:
         """
         path = Path(path)
         if path.suffix != ".npz":
-            raise ConfigError(f"a selection is written to a file that ends in .npz, got {os.fspath(path)!r}.")
+            raise ConfigError(f"the file of a selection must end in .npz, got {os.fspath(path)!r}.")
         arrays: dict[str, Any] = {"indices": self.selection.indices, "method": self.method}
         arrays |= {"prune_ratio": self.prune_ratio, "proxy_seconds": self.proxy_seconds}
         arrays |= {"selection_seconds": self.selection_seconds}
@@ -161,7 +161,7 @@ def run(
     """
     chosen = build(method, **parameters) if isinstance(method, str) else method
     if parameters and not isinstance(method, str):
-        raise ConfigError(f"parameters belong to a method given by name, got them with {method!r}.")
+        raise ConfigError(f"parameters must come with the name of a method, got them with {method!r}.")
     task = chosen.task(proxy, prune_ratio, seed)
     start = time.perf_counter()
     before = proxy.seconds_for(chosen.needs)

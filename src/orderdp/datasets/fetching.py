@@ -88,8 +88,8 @@ def find(data: DatasetInfo, data_dir: str | os.PathLike[str] | None) -> FileSour
     looked = ", ".join(str(base) for base in (*bases, *data.system))
     option = "" if data_dir is None else f" --data-dir {os.fspath(data_dir)}"
     raise DatasetError(
-        f"{data.name} is not here. Looked in {looked}. Get it with `orderdp data fetch {data.name}{option}`; or, if "
-        "you have it, name its folder with --data-dir."
+        f"{data.name} was not found in {looked}. Download it with `orderdp data fetch {data.name}{option}`, or name the "
+        "folder that holds it with --data-dir."
     )
 
 
@@ -215,7 +215,7 @@ def _get_rest(url: str, part: Path, have: int, timeout: float, say: Say) -> bool
         length = answer.headers.get("Content-Length")
         total = None if length is None else have + int(length)
         with (
-            writing_to(part, kept=" What came so far is kept for the next try."),
+            writing_to(part, kept=" The partial download is kept for the next try."),
             part.open("ab" if have else "wb") as out,
         ):
             return _copy(answer, out.write, have, total, part.name.removesuffix(".part"), say)
@@ -316,7 +316,7 @@ def get_npm_package(package: NpmPackage, scratch: Path, timeout: float) -> Path:
 def _tools(*names: str) -> None:
     for name in names:
         if shutil.which(name) is None:
-            raise UnavailableError(f"there is no {name} here")
+            raise UnavailableError(f"{name} is not installed")
 
 
 def _run(command: list[str], folder: Path, seconds: float) -> None:
@@ -383,7 +383,7 @@ def fetch_command(name: str, data_dir: str | os.PathLike[str] | None, say: Calla
 def fetch_known(data: DatasetInfo, home: Path, say: Say, timeout: float) -> Path:
     """Download the original files of a data set to `home`."""
     if is_whole(data, home):
-        say(f"{data.name} is there already, and its checksums are right.")
+        say(f"{data.name} is already there, with the right checksums.")
         return home
     made_folder(home)
     with in_turn(home, lambda: say(f"Another process is fetching {data.name}; waiting for it ...")):
@@ -437,7 +437,7 @@ def _from(source: Source, data: DatasetInfo, home: Path, say: Say, timeout: floa
             file_source = open_source(path)
             files = None if file_source is None else original_files(file_source, data.family)
             if files is None:
-                raise UnavailableError(f"the files of {data.name} are not in it")
+                raise UnavailableError(f"it does not contain the files of {data.name}")
             check(data, files, path)
         except DatasetError as error:
             if isinstance(source, Download):

@@ -109,7 +109,7 @@ def made_folder(path: Path) -> Path:
 
 def write_whole(path: Path, data: bytes) -> None:
     """Write a file under a temporary name and rename it, so that no process ever reads half of the file."""
-    with writing_to(path, kept=" What was written of it was removed."), replacing(path) as temporary:
+    with writing_to(path, kept=" The partial file was removed."), replacing(path) as temporary:
         temporary.write_bytes(data)
 
 

@@ -50,7 +50,7 @@ def import_object(spec: str, what: str) -> Callable[..., Any]:
     path = Path(module_name) if module_name.endswith(".py") else None
     if path is not None:
         if not path.exists():
-            raise ConfigError(f"there is no file {module_name!r} to take the {what} from.")
+            raise ConfigError(f"the file {module_name!r} of the {what} does not exist.")
         folder, module_name = str(path.parent.resolve()), path.stem
     else:
         folder = str(Path.cwd())

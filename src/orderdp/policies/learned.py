@@ -45,7 +45,7 @@ __all__ = [
 
 def _check_floor(floor: object) -> None:
     if not (is_number(floor) and math.isfinite(floor)):  # type: ignore[arg-type]
-        raise ConfigError(f"floor must be a number, the smallest loss there can be, got {floor!r}.")
+        raise ConfigError(f"floor must be a number, the smallest possible loss, got {floor!r}.")
 
 
 @dataclass(frozen=True)
