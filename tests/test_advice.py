@@ -220,7 +220,7 @@ def test_where_all_is_learned_nothing_more_is_promised() -> None:
     assert text.startswith("100 % of 1,000 samples are learned")
     assert "Up to about 90 % of an epoch" in text
     assert advice.suggestions[0] == "orderdp.Budget(0.1)"
-    assert "the first epochs of a new training usually have less to leave out" in text
+    assert "early epochs of a new training usually have less to leave out" in text
 
 
 @pytest.mark.parametrize("learned", [0, 50, 400, 1000])
