@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orderdp.cli._common import say
+from orderdp.cli._common import as_ratio, say
 
 if TYPE_CHECKING:
     from orderdp.theory import Plan
@@ -35,7 +35,7 @@ examples:
 def add(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument("--samples", type=int, required=True, metavar="N", help="samples in the data set")
-    parser.add_argument("--prune-ratio", type=float, metavar="R", help="fraction left out in each epoch, in [0, 1)")
+    parser.add_argument("--prune-ratio", type=as_ratio, metavar="R", help="fraction left out in each epoch, in [0, 1)")
     parser.add_argument("--exploration", type=float, metavar="E", help="size of the pool as a fraction of the data set")
     parser.add_argument("--exploitation", type=float, metavar="E", help="fraction of the pool that is kept")
     parser.add_argument("--epochs", type=int, required=True, metavar="N", help="number of epochs")
