@@ -60,6 +60,8 @@ def test_the_dials_and_the_other_options_reach_the_plan(capsys: pytest.CaptureFi
     ("arguments", "message"),
     [
         (["--prune-ratio", "40"], "--prune-ratio must be in [0, 1), got 40.0. It is a fraction, not a percentage."),
+        ([], "give --prune-ratio, or both --exploration and --exploitation; "),
+        (["--exploration", "0.3"], "give --prune-ratio, or both --exploration and --exploitation; "),
         (["--prune-ratio", "0.4", "--exploration", "0.3"], "--exploration must be at least"),
         (["--prune-ratio", "0.4", "--price", "3"], "needs hours"),
         (

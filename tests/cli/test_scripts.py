@@ -410,9 +410,20 @@ def test_zsh_and_fish_get_a_script_with_every_command(capsys) -> None:
     assert script.splitlines()[0].startswith("complete -c orderdp -n __fish_use_subcommand -a 'plan train ")
 
 
-def test_completion_imports_no_torch() -> None:
-    code = "import sys; from orderdp.cli import main; main(['completion', 'bash']); sys.exit('torch' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=180, capture_output=True)
+@pytest.mark.parametrize(
+    "typed",
+    [
+        ["completion", "bash"],
+        ["--help"],
+        ["compare", "--help"],
+        ["plan", "--samples", "9", "--prune-ratio", "0.4", "--epochs", "1", "--batch-size", "1"],
+    ],
+    ids=" ".join,
+)
+def test_what_needs_no_torch_imports_none(typed: list[str]) -> None:
+    code = "import sys; from orderdp.cli import main\ntry: main(sys.argv[1:])\nexcept SystemExit: pass\n"
+    code += "sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code, *typed], check=True, timeout=180, capture_output=True)
 
 
 # -- Ctrl-C -----------------------------------------------------------------------------------------------------------

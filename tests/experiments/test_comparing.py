@@ -525,7 +525,9 @@ def test_find_lossless_tries_no_ratio_that_a_comparison_would_and_names_what_it_
         (["train", "--data", "digits", "--optimizer", "sdg", "--prune-ratio", "0.3"], "Did you mean 'sgd'?"),
         (["train", "--data", "digits", "--schedule", "cosinus", "--prune-ratio", "0.3"], "Did you mean 'cosine'?"),
         (["train", "--data", "digits", "--prune-ratio", "40"], "It is a fraction, not a percentage."),
-        (["train", "--data", "digits"], "give --prune-ratio"),
+        (["train", "--data", "digits"], "policy 'orderdp' needs a prune ratio, got none. Give --prune-ratio;"),
+        (["train", "--data", "digits", "--policy", "ucb"], "policy 'ucb' needs a prune ratio, got none. Give"),
+        (["train", "--data", "digits", "--policy", "ucb:cc=1"], "Did you mean 'c'?"),
         (
             [
                 "train",

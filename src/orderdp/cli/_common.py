@@ -32,6 +32,7 @@ __all__ = [
     "command_line",
     "complain",
     "in_option_names",
+    "name_defaults",
     "numbers",
     "outcome",
     "result_text",
@@ -81,7 +82,7 @@ def in_option_names(message: str, options: argparse.Namespace) -> str:
         start = rf"(?<![\w.('\"-]){name}"
         message = re.sub(start + _ASSIGNED, lambda found, o=option: f"{o} {found[1] or found[2]}", message)
         # A word such as "epochs" is a name only where something is said about its value.
-        message = re.sub(start + (r"\b(?!=)" if "_" in name else r"\b(?= must | needs )"), option, message)
+        message = re.sub(start + (r"\b(?!=)" if "_" in name else r"\b(?= must | needs |: was )"), option, message)
     return message
 
 
@@ -255,12 +256,15 @@ def settings_of(options: argparse.Namespace, *, varied: bool = False, **own: Any
             "give --policies, --prune-ratios and --seeds."
         )
     chosen = {**preset_values(options.preset), **from_file, **given, **own}
-    settings = Settings.from_dict(chosen)
-    by_default = [name for name in ("data", "model") if name not in chosen]
-    if by_default and settings.task is None and not options.quiet:
-        names = " and ".join(f"--{name} {getattr(settings, name)}" for name in by_default)
+    options.left_out = [name for name in ("data", "model") if name not in chosen]
+    return Settings.from_dict(chosen)
+
+
+def name_defaults(options: argparse.Namespace, settings: Settings) -> None:
+    """Name the data and the model that are trained because neither the command line nor a file says which."""
+    if options.left_out and settings.task is None and not options.quiet:
+        names = " and ".join(f"--{name} {getattr(settings, name)}" for name in options.left_out)
         complain(f"Not given, so the default is used: {names}.")
-    return settings
 
 
 def run_options(options: argparse.Namespace) -> RunOptions:

@@ -12,6 +12,7 @@ from orderdp.cli._common import (
     add_run_options,
     as_ratio,
     complain,
+    name_defaults,
     numbers,
     run_all,
     run_options,
@@ -116,6 +117,7 @@ def run(arguments: argparse.Namespace) -> int:
         check(settings)
     check_runs(runs, options)
     check_tests(base, options)
+    name_defaults(arguments, base)
     remember_settings(base, options.out)
     records = RunRecords(options.out)
     found: list[dict[str, Any]] | None = None

@@ -9,6 +9,7 @@ from orderdp.cli._common import (
     add_run_options,
     as_ratio,
     complain,
+    name_defaults,
     outcome,
     run_options,
     say,
@@ -73,6 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
     check(settings)
     _check_folder(options, settings)
     check_tests(settings, options)
+    name_defaults(arguments, settings)
     records = RunRecords(options.out)
     done = records.finished(settings.run_id)
     if done is not None:

@@ -273,7 +273,7 @@ def _plainly(error: Exception, timeout: float) -> str:
 _LONGEST = 1800.0
 
 
-# Debian's and npm's packages are sources only as long as the demo needs them: they are there where the publishers of the
+# Debian's and npm's packages stay sources only as long as the demo needs them: it must run where the publishers of the
 # data sets cannot be reached.
 
 

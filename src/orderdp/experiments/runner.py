@@ -131,8 +131,22 @@ def check(settings: Settings) -> None:
     elif is_recorded(settings.policy):
         check_plan(settings)
     else:
-        policy_of(settings)
+        _check_policy(settings)
         _check_ratio(settings)
+
+
+def _check_policy(settings: Settings) -> None:
+    """Raise if the policy cannot be built, with what is missing if that is a prune ratio."""
+    try:
+        policy_of(settings)
+    except ConfigError:
+        if settings.prune_ratio is not None:
+            raise
+        policy_of(replace(settings, prune_ratio=0.999))  # raises where something else is wrong
+        raise ConfigError(
+            f"policy {settings.policy!r} needs a prune ratio, got none. Give --prune-ratio; 0.4 trains on 60 % of the "
+            "data."
+        ) from None
 
 
 def _check_ratio(settings: Settings) -> None:
