@@ -64,42 +64,39 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
+_LOCK = ".lock"  # file in a locked folder; it stays, because removing it would let two processes in
+
+
 @contextmanager
 def try_lock(folder: Path) -> Iterator[None]:
     """Lock the folder, or raise if another process holds the lock. A killed process releases its lock."""
+    from filelock import FileLock, Timeout  # torch depends on it
+
+    lock = FileLock(folder / _LOCK)
     try:
-        import fcntl
-    except ImportError:  # no such locks on this system
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise StateError(
+            f"another process is training in {str(folder)!r}. Wait for it, stop it, or choose another --out."
+        ) from None
+    try:
         yield
-        return
-    with (folder / ".lock").open("a", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise StateError(
-                f"another process is training in {str(folder)!r}. Wait for it, stop it, or choose another --out."
-            ) from None
-        yield
+    finally:
+        lock.release()
 
 
 @contextmanager
 def in_turn(folder: Path, wait: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Lock the folder, after waiting for the process that holds the lock; `wait` is called if there is one.
+    """Lock the folder, after waiting for the process that holds the lock; `wait` is called if there is one."""
+    from filelock import FileLock, Timeout
 
-    The folder itself is locked, so no lock file is left in it.
-    """
+    lock = FileLock(folder / _LOCK)
     try:
-        import fcntl
-    except ImportError:  # no such locks on this system
-        yield
-        return
-    opened = os.open(folder, os.O_RDONLY)
+        lock.acquire(timeout=0)
+    except Timeout:
+        wait()
+        lock.acquire()
     try:
-        try:
-            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            wait()
-            fcntl.flock(opened, fcntl.LOCK_EX)
         yield
     finally:
-        os.close(opened)
+        lock.release()

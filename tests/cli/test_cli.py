@@ -59,14 +59,16 @@ def test_the_dials_and_the_other_options_reach_the_plan(capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--prune-ratio", "40"], "prune_ratio must be in [0, 1), got 40.0. It is a fraction, not a percentage."),
-        (["--prune-ratio", "0.4", "--exploration", "0.3"], "exploration must be at least"),
+        (["--prune-ratio", "40"], "--prune-ratio must be in [0, 1), got 40.0. It is a fraction, not a percentage."),
+        ([], "give --prune-ratio, or both --exploration and --exploitation; "),
+        (["--exploration", "0.3"], "give --prune-ratio, or both --exploration and --exploitation; "),
+        (["--prune-ratio", "0.4", "--exploration", "0.3"], "--exploration must be at least"),
         (["--prune-ratio", "0.4", "--price", "3"], "needs hours"),
         (
             ["--prune-ratio", "0.9996"],
-            "prune_ratio=0.9996 keeps 0 of 1000 samples; at least one must be kept. Prune less.",
+            "--prune-ratio 0.9996 keeps 0 of 1000 samples; at least one must be kept. Prune less.",
         ),
-        (["--exploration", "0.001", "--exploitation", "0.3"], "exploration=0.001, exploitation=0.3 keeps 0 of 1000"),
+        (["--exploration", "0.001", "--exploitation", "0.3"], "--exploration 0.001, --exploitation 0.3 keeps 0"),
         (["--prune-ratio", "0.995", "--drop-last"], "the 5 samples it keeps make none, in batches of 10 for each of 1"),
         (["--prune-ratio", "0.995", "--world-size", "8"], "Choose smaller batches or fewer processes, or prune less."),
         (["--prune-ratio", "0.4", "--plot", "weights.jpg"], "must end in .png, .svg, .html"),

@@ -17,7 +17,7 @@ import pytest
 
 from orderdp._files import in_turn
 from orderdp.datasets import catalog as catalogue
-from orderdp.datasets import fetch, fetch_command, load
+from orderdp.datasets import fetch, load
 from orderdp.datasets import fetching as downloading
 from orderdp.datasets.catalog import DATASETS, DebianPackage, Download, NpmPackage
 from orderdp.datasets.fetching import UnavailableError, download
@@ -228,6 +228,11 @@ def idx_source(server: Server, files: dict[str, bytes]) -> Download:
     return Download("the loopback", tuple(f"{server.url}/{name}" for name in server.files))
 
 
+def contents(home: Path) -> dict[str, bytes]:
+    """All files of a folder but its lock, which stays."""
+    return {path.name: path.read_bytes() for path in home.iterdir() if path.name != ".lock"}
+
+
 def register(monkeypatch: pytest.MonkeyPatch, known: catalogue.Known) -> None:
     monkeypatch.setitem(DATASETS, known.name, known)
 
@@ -236,10 +241,10 @@ def test_a_data_set_is_fetched_decompressed_checked_and_loaded(server, tmp_path,
     files = made.idx_files()
     register(monkeypatch, made.tiny(files, idx_source(server, files)))
     said: list[str] = []
-    fetch_command("tiny", None, said.append)
     home = tmp_path / "cache" / "tiny"
-    assert said == ["Trying the loopback ...", f"tiny is in {home}."]
-    assert {path.name: path.read_bytes() for path in home.iterdir()} == files
+    assert fetch("tiny", progress=said.append) == home
+    assert said == ["Trying the loopback ..."]
+    assert contents(home) == files
     assert load("tiny").train.images[:, 0].tolist() == made.idx_arrays()[0].tolist()
 
     asked = len(server.asked)
@@ -307,7 +312,7 @@ def test_a_debian_package_is_downloaded_and_unpacked(tmp_path: Path, monkeypatch
     tool(tmp_path, "dpkg-deb", f'test "$1" = -x && grep -q dataset-tiny "$2" && cp -r {content} "$3"')
     register(monkeypatch, made.tiny(files, DebianPackage("dataset-tiny", "usr/share/tiny")))
     home = fetch("tiny")
-    assert {path.name: path.read_bytes() for path in home.iterdir()} == files
+    assert contents(home) == files
 
 
 def npm_with(tmp_path: Path, packed: Path) -> None:
@@ -377,7 +382,7 @@ def test_a_full_disk_leaves_no_half_of_a_file(server, tmp_path, monkeypatch) -> 
     asked = len(server.asked)
     fetch("tiny")
     assert len(server.asked) == asked
-    assert {path.name for path in home.iterdir()} == set(files)
+    assert set(contents(home)) == set(files)
 
 
 def test_bad_arguments_are_errors() -> None:
@@ -407,7 +412,7 @@ def test_a_data_set_without_its_last_file_is_fetched_again(server, tmp_path, mon
     home = made.write(tmp_path / "cache" / "tiny", files)
     (home / "t10k-labels-idx1-ubyte").unlink()
     fetch("tiny")
-    assert {path.name for path in home.iterdir()} == set(files)
+    assert set(contents(home)) == set(files)
 
 
 def test_who_comes_second_waits_and_finds_it_there(server, tmp_path, monkeypatch) -> None:
@@ -436,5 +441,5 @@ def test_who_comes_second_waits_and_finds_it_there(server, tmp_path, monkeypatch
     for thread in threads:
         thread.join(20)
         assert not thread.is_alive()
-    assert {path.name: path.read_bytes() for path in home.iterdir()} == files
+    assert contents(home) == files
     assert sum("Trying a server ..." in lines for lines in said.values()) == 1

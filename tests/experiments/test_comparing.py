@@ -23,7 +23,15 @@ from orderdp.cli import main
 from orderdp.cli._common import show_progress
 from orderdp.errors import ConfigError, DatasetError, StateError
 from orderdp.experiments import runner as comparing
-from orderdp.experiments.config import MethodSpec, RunOptions, Settings, grid, import_object, parse_method
+from orderdp.experiments.config import (
+    MethodSpec,
+    RunOptions,
+    Settings,
+    grid,
+    import_object,
+    parse_method,
+    split_outside_brackets,
+)
 from orderdp.experiments.records import Run, RunRecords, read_run, read_runs
 from orderdp.experiments.runner import (
     Runner,
@@ -71,6 +79,46 @@ def test_methods_as_they_are_written() -> None:
         parse_method("full:foo=1")
 
 
+@pytest.mark.parametrize(
+    ("written", "plain"),
+    [
+        ("orderdp:select=top", "orderdp"),
+        ('orderdp:select={"name":"top"}', "orderdp"),
+        ("orderdp:every=epoch:unbiased=false", "orderdp"),
+        ("orderdp:balanced=false", "orderdp"),
+        ("orderdp:exploration=0.9:select=top", "orderdp:exploration=0.9"),
+        ("infobatch:annealing=0.875", "infobatch"),
+        ("ucb:c=1", "ucb"),
+        ("ucb:c=2,ucb:c=2.0", "ucb:c=2"),
+        ("el2n:balanced=true", "el2n"),
+    ],
+)
+def test_a_method_whose_parameters_are_the_defaults_is_run_once(written: str, plain: str) -> None:
+    both = [parse_method(text) for text in (*split_outside_brackets(written, ","), plain)]
+    runs, alone = (grid(BASE, methods, [0.3, 0.5], [0, 1], controls=False) for methods in (both, both[-1:]))
+    assert runs == alone
+    assert [run.run_id for run in runs] == [run.run_id for run in alone]
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "orderdp:select=uniform",
+        "orderdp:exploration=0.9",
+        "orderdp:exploration=0.5:exploitation=0.6",
+        "orderdp:balanced=true",
+        "infobatch:annealing=none",
+        "ucb:c=2",
+        "el2n:epoch=3",
+        "proxy-plan:backward_every=2",
+    ],
+)
+def test_a_method_with_other_parameters_keeps_them(written: str) -> None:
+    method = parse_method(written)
+    runs = grid(BASE, [method, parse_method(method.policy)], [0.5], [0], controls=False)
+    assert [run.policy_parameters for run in runs] == [method.parameters, {}]
+
+
 def test_a_method_with_both_dials_has_its_own_ratio_and_is_run_once() -> None:
     dials = MethodSpec("orderdp", {"exploration": 0.5, "exploitation": 0.6})
     assert [run.prune_ratio for run in grid(BASE, [dials], [0.3, 0.5], [0], controls=False)] == [None]
@@ -97,7 +145,7 @@ def _labeled(results) -> list[tuple[str, tuple]]:
 def test_a_failed_run_is_a_result_and_the_others_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--policies", "orderdp", "--prune-ratios", "0.5", "--seeds", "0", "--no-controls"]
     diverging = ["--lr", "1e30", "--schedule", "constant"]
-    assert main(["compare", *SMALL, *options, *diverging, "--out", str(tmp_path / "a")]) == 0
+    assert main(["compare", *SMALL, *options, *diverging, "--out", str(tmp_path / "a")]) == 1
     assert "failed" in capsys.readouterr().out
     assert "failed" in (tmp_path / "a" / "report.html").read_text()
 
@@ -169,8 +217,9 @@ def test_ctrl_c_saves_says_how_to_go_on_and_exits_with_130(tmp_path: Path) -> No
     process.send_signal(signal.SIGINT)
     output, errors = process.communicate(timeout=180)
     assert process.returncode == 130, errors
-    assert "Interrupted; saved. Resume with: orderdp train" in output
-    assert "--resume" in output
+    assert "Interrupted; saved. Resume with: orderdp train" in errors
+    assert "--resume" in errors
+    assert output == ""
     assert "Traceback" not in errors
     assert list(tmp_path.glob("runs/*/checkpoint.pt"))
 
@@ -195,7 +244,8 @@ def test_several_at_a_time_end_with_the_process_that_started_them(tmp_path: Path
         process.kill()
     assert process.returncode == {signal.SIGTERM: -signal.SIGTERM, signal.SIGINT: 130}[number], errors
     assert "Traceback" not in errors
-    assert ("Interrupted; saved." in output) == (number == signal.SIGINT)
+    assert ("Interrupted; saved." in errors) == (number == signal.SIGINT)
+    assert output == ""
     folders = sorted((tmp_path / "runs").iterdir())
     assert len(folders) == 2
     for folder in folders:
@@ -328,14 +378,15 @@ def _made_up(settings: Settings, limit: float) -> Run:
     return Run(settings.run_id, {**settings.as_dict(), "label": settings.label}, summary=summary)
 
 
-def test_a_line_of_progress_has_the_time_of_the_table_with_that_of_the_proxy() -> None:
-    told: list[str] = []
+def test_a_line_of_progress_has_the_time_of_the_table_with_that_of_the_proxy(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     parts = {"training_seconds": 8.0, "selection_seconds": 1.0, "overhead_seconds": 1.0, "proxy_seconds": 30.0}
     summary = {"status": "done", "metric": 90.0, "saved": 0.5, "evaluation_seconds": 5.0, **parts}
     settings = replace(BASE, policy="el2n", prune_ratio=0.5)
-    with show_progress(1, 0, quiet=False, say=told.append) as progress:
+    with show_progress(1, 0, quiet=False) as progress:
         progress.ended(settings, summary)
-    assert told == ["[1/1] el2n 50%, seed 0: 90.00 %, 50.0% fewer samples, 40 s"]
+    assert capsys.readouterr().err == "[1/1] el2n 50%, seed 0: 90.00 %, 50.0% fewer samples, 40 s\n"
 
 
 # -- the commands ---------------------------------------------------------------------------------------------------
@@ -346,8 +397,8 @@ def test_compare_prints_a_table_writes_a_page_and_can_be_extended(
 ) -> None:
     options = ["compare", *SMALL, "--policies", "orderdp", "--prune-ratios", "0.5", "--out", str(tmp_path)]
     assert main([*options, "--seeds", "0"]) == 0
-    output = capsys.readouterr().out
-    assert "[4/4]" in output
+    output, errors = capsys.readouterr()
+    assert "[4/4]" in errors
     assert "one seed, no interval" in output
     assert str(tmp_path / "report.html") in output
     assert main([*options, "--seeds", "0,1", "--quiet"]) == 0
@@ -398,7 +449,7 @@ def test_train_refuses_what_is_there_and_resumes_it_when_asked(
     assert main(options) == 2
     assert "Resume it with --resume" in capsys.readouterr().err
     assert main([*options, "--resume"]) == 0
-    assert "finished already" in capsys.readouterr().out
+    assert "finished already" in capsys.readouterr().err
     assert main([*options, "--lr", "0.7", "--resume"]) == 2
     assert "lr: was 0.1, is 0.7" in capsys.readouterr().err
 
@@ -474,7 +525,9 @@ def test_find_lossless_tries_no_ratio_that_a_comparison_would_and_names_what_it_
         (["train", "--data", "digits", "--optimizer", "sdg", "--prune-ratio", "0.3"], "Did you mean 'sgd'?"),
         (["train", "--data", "digits", "--schedule", "cosinus", "--prune-ratio", "0.3"], "Did you mean 'cosine'?"),
         (["train", "--data", "digits", "--prune-ratio", "40"], "It is a fraction, not a percentage."),
-        (["train", "--data", "digits"], "give prune_ratio"),
+        (["train", "--data", "digits"], "policy 'orderdp' needs a prune ratio, got none. Give --prune-ratio;"),
+        (["train", "--data", "digits", "--policy", "ucb"], "policy 'ucb' needs a prune ratio, got none. Give"),
+        (["train", "--data", "digits", "--policy", "ucb:cc=1"], "Did you mean 'c'?"),
         (
             [
                 "train",
@@ -485,7 +538,7 @@ def test_find_lossless_tries_no_ratio_that_a_comparison_would_and_names_what_it_
                 "--prune-ratio",
                 "0.4",
             ],
-            "prune_ratio=0.4 keeps a fraction of 0.6, but exploration=0.8 times exploitation=0.5 keeps 0.4",
+            "--prune-ratio 0.4 keeps a fraction of 0.6, but exploration=0.8 times exploitation=0.5 keeps 0.4",
         ),
         (
             ["train", "--data", "digits", "--policy", "infobatch-quantile", "--prune-ratio", "0.4"],
@@ -509,7 +562,7 @@ def test_find_lossless_tries_no_ratio_that_a_comparison_would_and_names_what_it_
         (["compare", "--data", "digits", "--prune-ratios", ""], "at least one prune ratio"),
         (["compare", "--data", "digits", "--prune-ratios", "", "--no-controls"], "at least one prune ratio"),
         (["train", "--data", "digits", "--policy", "el2n"], "'el2n' needs a prune ratio"),
-        (["train", "--data", "digits", "--prune-ratio", "0.3", "--width", "-1"], "width must be a whole number"),
+        (["train", "--data", "digits", "--prune-ratio", "0.3", "--width", "-1"], "--width must be a whole number"),
         (["train", "--data", "digits", "--prune-ratio", "0.3", "--seed", str(2**70)], "below 2**64"),
         (["train", "--data", "digits", "--prune-ratio", "0.3", "--nesterov", "--momentum", "0"], "above 0, got 0"),
     ],
@@ -576,11 +629,11 @@ def test_a_metric_that_is_no_number_is_said_and_the_other_runs_go_on(
     place = _task(tmp_path, "    def metric(self, model, batch):\n        return batch[1] * float('nan')\n")
     options = ["--task", place, "--epochs", "1", "--device", "cpu", "--threads", "1", "--out", str(tmp_path / "out")]
     assert main(["compare", *options, "--policies", "full", "--no-controls", "--seeds", "0,1"]) == 0
-    said = capsys.readouterr().out
+    said = capsys.readouterr().err
     assert "full data, seed 0: its metric is not a number, 0.0% fewer samples" in said
     assert "full data, seed 1: its metric is not a number" in said
     assert main(["train", *options, "--policy", "full", "--resume"]) == 0
-    assert "This run is finished already: its metric is not a number" in capsys.readouterr().out
+    assert "full data, seed 0: its metric is not a number" in capsys.readouterr().out
 
 
 def _task(folder: Path, changes: str) -> str:
@@ -602,27 +655,27 @@ def test_a_folder_that_cannot_be_written_to_is_said(tmp_path: Path, capsys: pyte
 
 
 def test_plain_lines_of_progress_have_the_time_left_while_there_is_some(capsys: pytest.CaptureFixture[str]) -> None:
-    said: list[str] = []
     run = Settings.from_dict({**BASE.as_dict(), "policy": "orderdp", "prune_ratio": 0.5})
     seconds = dict.fromkeys(("training_seconds", "selection_seconds", "overhead_seconds"), 2.0)
-    with show_progress(3, 1, quiet=False, say=said.append) as progress:
+    with show_progress(3, 1, quiet=False) as progress:
         progress.watch(run, 1.0, 2, None)
         progress.ended(run, {"status": "done", "metric": 91.234, "saved": 0.5, **seconds})
         progress.ended(run, {"status": "failed", "reason": "the loss became nan in epoch 1"})
+    said = capsys.readouterr().err.splitlines()
     assert said[0].startswith("[2/3] orderdp 50%, seed 0: 91.23 %, 50.0% fewer samples, 6.0 s; about ")
     assert said[1] == "[3/3] orderdp 50%, seed 0: failed, the loss became nan in epoch 1"
-    with show_progress(3, 1, quiet=True, say=said.append) as progress:
+    with show_progress(3, 1, quiet=True) as progress:
         progress.ended(run, {"status": "done", "metric": 91.234, "saved": 0.5, **seconds})
-    assert len(said) == 2
+    assert capsys.readouterr() == ("", "")
 
 
 def test_bars_on_a_terminal_come_and_go(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     seconds = dict.fromkeys(("training_seconds", "selection_seconds", "overhead_seconds"), 2.0)
-    with show_progress(2, 0, quiet=False, say=print) as progress:
+    with show_progress(2, 0, quiet=False) as progress:
         progress.watch(BASE, 1.0, 2, 88.0)
         progress.ended(BASE, {"status": "done", "metric": 90.0, "saved": 0.0, **seconds})
-    assert "full data, seed 0: 90.00 %" in capsys.readouterr().out
+    assert "full data, seed 0: 90.00 %" in capsys.readouterr().err
 
 
 def test_a_coreset_says_what_is_wrong_on_the_command_line_before_a_proxy_is_trained(
@@ -642,7 +695,6 @@ def test_data_commands(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> No
     assert "fashion-mnist" in capsys.readouterr().out
     assert main(["data", "fetch"]) == 2
     assert "needs the name of a data set" in capsys.readouterr().err
-    assert main(["data", "where", "cifar100", "--data-dir", str(tmp_path)]) == 0
     assert main(["data", "fetch", "fashion-mist"]) == 2
     assert "Did you mean 'fashion-mnist'?" in capsys.readouterr().err
 
@@ -669,7 +721,7 @@ def test_records_of_a_run_name_what_was_typed(tmp_path: Path) -> None:
     )
     (folder,) = (tmp_path / "runs").iterdir()
     assert read_run(folder).command.startswith("orderdp train --data digits")
-    assert str(folder) in result.stdout
+    assert str(folder) in result.stderr
 
 
 # -- static coresets --------------------------------------------------------------------------------------------------

@@ -69,9 +69,9 @@ def test_words_follow_the_direction_of_the_metric(
     out = tmp_path / "out"
     options = ["compare", "--task", f"{task}:Own", "--policies", "orderdp", "--prune-ratios", "0.9", "--epochs", "4"]
     assert main([*options, "--seeds", "0,1", "--threads", "1", "--out", str(out)]) == 0
-    shown = capsys.readouterr().out
+    shown, said = capsys.readouterr()
     assert "RMSE (K)" in shown
-    assert re.search(r"full data, seed 0: 0\.\d+ K, ", shown)
+    assert re.search(r"full data, seed 0: 0\.\d+ K, ", said)
     rows = compare(read_runs(out))
     full, orderdp = rows[0], rows[1]
     assert full.measure == Metric("RMSE", "K", higher_is_better=False, digits=4)

@@ -268,7 +268,7 @@ def test_compare_runs_it_beside_others_and_says_what_the_proxy_took(tmp_path: Pa
     options = ["--data", "digits", "--model", "mlp", "--width", "16", "--epochs", "2", "--batch-size", "64"]
     options += ["--policies", "proxy-plan", "--prune-ratios", "0.5", "--seeds", "0", "--out", str(tmp_path)]
     assert main(["compare", *options]) == 0
-    said = capsys.readouterr().out
+    said = capsys.readouterr().err
     assert "2,560 through a proxy, 640 of them back" in said
     runs = {run.config["policy"]: run for run in read_runs(tmp_path)}
     assert set(runs) == {"full", "reduced", "random", "proxy-plan"}

@@ -333,17 +333,6 @@ def test_a_compiled_model_trains_and_its_checkpoint_is_a_plain_one(
     assert all(not name.startswith("_orig_mod") for name in weights(tmp_path))
 
 
-def test_tensorboard_gets_the_numbers_of_every_epoch(tmp_path: Path) -> None:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    training(BASE, tmp_path, tensorboard=True).run()
-    events = EventAccumulator(str(tmp_path / "tensorboard"))
-    events.Reload()
-    recorded = read_run(tmp_path).epochs
-    assert [event.value for event in events.Scalars("metric")] == pytest.approx([e["metric"] for e in recorded])
-    assert [event.step for event in events.Scalars("loss")] == [1, 2, 3]
-
-
 # -- settings -------------------------------------------------------------------------------------------------------
 
 

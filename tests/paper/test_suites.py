@@ -80,8 +80,8 @@ def test_finished_runs_are_not_repeated(tmp_path: Path, capsys: pytest.CaptureFi
     before = {path: path.read_bytes() for path in tmp_path.glob("runs/*/records.jsonl")}
     first = (tmp_path / "fig-usage-smoke.md").read_text()
     assert reproduce(*options) == 0
-    printed = capsys.readouterr().out
-    assert "6 of 6 runs are finished already." in printed
+    printed, said = capsys.readouterr()
+    assert "6 of 6 runs are finished already." in said
     # The suite's own words about its data are not those of the data that took their place.
     assert "At this scale: On digits?train=100, in place of digits. As planned: Digits and a plain network" in printed
     assert "On digits?train=100, in place of digits." in first
@@ -128,8 +128,8 @@ def test_interrupted_after_some_runs_it_goes_on_with_the_rest(
     records.write_text("\n".join(kept[:2]) + "\n")  # as a kill in the second epoch would leave it
     before = {path.name: (path / "records.jsonl").read_bytes() for path in others}
     assert reproduce(*options) == 0
-    printed = capsys.readouterr().out
-    assert f"{len(others)} of {len(others) + 1} runs are finished already." in printed
+    said = capsys.readouterr().err
+    assert f"{len(others)} of {len(others) + 1} runs are finished already." in said
     assert {path.name: (path / "records.jsonl").read_bytes() for path in others} == before
     assert json.loads(records.read_text().splitlines()[-1])["kind"] == "summary"
 

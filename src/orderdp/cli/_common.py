@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
+import re
 import shlex
 import sys
+import sysconfig
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -22,16 +26,24 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Progress",
+    "add_json",
     "add_run_options",
+    "as_ratio",
     "command_line",
     "complain",
+    "in_option_names",
+    "name_defaults",
     "numbers",
+    "outcome",
     "result_text",
     "run_all",
     "run_options",
     "say",
+    "say_json",
+    "seeds_of",
     "settings_of",
     "show_progress",
+    "without_library_frames",
 ]
 
 
@@ -41,8 +53,78 @@ def say(text: str) -> None:
 
 
 def complain(text: str) -> None:
-    """Print a line to stderr."""
+    """Print a line to stderr: an error, a note, or progress."""
     print(text, file=sys.stderr, flush=True)  # noqa: T201
+
+
+def add_json(parser: argparse._ActionsContainer) -> None:
+    """Add the option ``--json``."""
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+
+
+def say_json(value: Any) -> None:
+    """Print a value as one line of JSON; NaN and infinity become null."""
+    from orderdp.experiments.records import plain
+
+    say(json.dumps(plain(value), allow_nan=False, ensure_ascii=False))
+
+
+_ASSIGNED = r"=(?:'([^']*)'|([^\s,;:.]+(?:\.\d+)?))"
+
+
+def in_option_names(message: str, options: argparse.Namespace) -> str:
+    """Return an error message with the names of options in place of those of parameters.
+
+    Names in quotes and in code are left alone, and so are names that a file may have set.
+    """
+    names = _option_names(options)
+    for name, option in names.items():
+        start = rf"(?<![\w.('\"-]){name}"
+        message = re.sub(start + _ASSIGNED, lambda found, o=option: f"{o} {found[1] or found[2]}", message)
+        # A word such as "epochs" is a name only where something is said about its value.
+        message = re.sub(start + (r"\b(?!=)" if "_" in name else r"\b(?= must | needs |: was )"), option, message)
+    return message
+
+
+def _option_names(options: argparse.Namespace) -> dict[str, str]:
+    parser: argparse.ArgumentParser | None = getattr(options, "parser", None)
+    named = {}
+    for action in () if parser is None else parser._actions:
+        if not action.option_strings or isinstance(action, argparse._StoreFalseAction):
+            continue
+        if getattr(options, "config", None) is not None and not hasattr(options, action.dest):
+            continue
+        named[action.dest] = action.option_strings[-1]
+        if action.dest in ("prune_ratios", "seeds"):  # a comparison varies them; a message is about one
+            named[action.dest[:-1]] = action.option_strings[-1]
+    return named
+
+
+def without_library_frames(error: BaseException) -> str | None:
+    """Return the traceback of an error without the frames of libraries; None if there are no others.
+
+    An error in a worker process has its traceback as text.
+    """
+    remote = getattr(error.__cause__, "tb", None)
+    lines = str(remote).strip('\n"').splitlines() if remote else "".join(traceback.format_exception(error)).splitlines()
+    kept, dropping, n_frames = [], False, 0
+    for line in lines:
+        frame = re.match(r'  File "(.*)", line \d+', line)
+        if frame:
+            dropping = ", in " in line and _of_a_library(frame[1])
+            n_frames += not dropping
+        elif not line.startswith("    "):
+            dropping = False
+        if not dropping:
+            kept.append(line)
+    return "\n".join(kept) if n_frames else None
+
+
+def _of_a_library(file: str) -> bool:
+    paths = sysconfig.get_paths()
+    folders = [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    folders += [str(Path(__file__).parents[1]), str(Path(__file__).parents[1].with_name("orderdp_paper"))]
+    return file.startswith("<") or any(Path(file).is_relative_to(folder) for folder in folders)
 
 
 _NUMBERS: dict[str, tuple[type, str, str]] = {
@@ -130,6 +212,10 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         "--checkpoint-seconds", type=float, default=30.0, metavar="S", help="seconds between checkpoints (default 30)"
     )
     where.add_argument("--tensorboard", action="store_true", help="also write TensorBoard logs")
+    for name, title, place in (("wandb", "Weights & Biases", "PROJECT"), ("mlflow", "MLflow", "EXPERIMENT")):
+        where.add_argument(
+            f"--{name}", nargs="?", const="orderdp", metavar=place, help=f"also log to {title} (default: orderdp)"
+        )
     where.add_argument(
         "--diagnose",
         nargs="?",
@@ -169,7 +255,16 @@ def settings_of(options: argparse.Namespace, *, varied: bool = False, **own: Any
             f"{str(options.config)!r} sets {' and '.join(wrong)}, which a comparison varies. Leave it out there, and "
             "give --policies, --prune-ratios and --seeds."
         )
-    return Settings.from_dict({**preset_values(options.preset), **from_file, **given, **own})
+    chosen = {**preset_values(options.preset), **from_file, **given, **own}
+    options.left_out = [name for name in ("data", "model") if name not in chosen]
+    return Settings.from_dict(chosen)
+
+
+def name_defaults(options: argparse.Namespace, settings: Settings) -> None:
+    """Name the data and the model that are trained because neither the command line nor a file says which."""
+    if options.left_out and settings.task is None and not options.quiet:
+        names = " and ".join(f"--{name} {getattr(settings, name)}" for name in options.left_out)
+        complain(f"Not given, so the default is used: {names}.")
 
 
 def run_options(options: argparse.Namespace) -> RunOptions:
@@ -195,9 +290,9 @@ def run_all(runs: Sequence[Settings], options: RunOptions, records: RunRecords) 
 
     done = sum(records.finished(settings.run_id) is not None for settings in runs)
     if done and not options.quiet:
-        say(f"{done} of {len(runs)} runs are finished already.")
+        complain(f"{done} of {len(runs)} runs are finished already.")
     if done < len(runs):
-        with show_progress(len(runs), done, quiet=options.quiet, say=say) as progress:
+        with show_progress(len(runs), done, quiet=options.quiet) as progress:
             for settings, summary in compare_all(runs, options, records=records, watch=progress.watch):
                 progress.ended(settings, summary)
     for data in options.tests:
@@ -210,20 +305,60 @@ def _evaluate(runs: Sequence[Settings], options: RunOptions, records: RunRecords
 
     waiting = not_evaluated(runs, records, data)
     if waiting and not options.quiet:
-        say(f"Testing {len(waiting)} trained model{'s' * (len(waiting) > 1)} on {data}.")
+        complain(f"Testing {len(waiting)} trained model{'s' * (len(waiting) > 1)} on {data}.")
     for _ in evaluate_all(waiting, dataclasses.replace(options, tests=(data,)), records=records):
         pass
 
 
-def numbers(text: str, kind: type, option: str) -> list[Any]:
+def numbers(text: str, kind: Callable[[str], Any], option: str) -> list[Any]:
     """Parse the numbers in an option."""
     try:
         return [kind(part) for part in text.split(",") if part.strip()]
+    except argparse.ArgumentTypeError as error:
+        raise ConfigError(f"{option}: {error}") from None
     except ValueError:
         raise ConfigError(f"{option} must be numbers separated by commas, got {text!r}.") from None
 
 
+def as_ratio(text: str) -> float:
+    """Parse a prune ratio; a percentage is an error that says which fraction it is.
+
+    >>> as_ratio("0.4")
+    0.4
+    """
+    percent = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*%\s*", text)
+    if percent:
+        meant = f" Give {float(percent[1]) / 100:g}." if float(percent[1]) < 100 else ""
+        raise argparse.ArgumentTypeError(f"must be in [0, 1), got {text}. It is a fraction, not a percentage.{meant}")
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a number in [0, 1), got {text!r}.") from None
+
+
+_MOST_SEEDS = 10_000
+
+
+def seeds_of(text: str) -> list[int]:
+    """Parse seeds: numbers, and ranges with both ends.
+
+    >>> seeds_of("0-2,7")
+    [0, 1, 2, 7]
+    """
+    seeds: list[int] = []
+    for part in filter(None, map(str.strip, text.split(","))):
+        ends = re.fullmatch(r"(\d+)(?:\s*-\s*(\d+))?", part)
+        first, last = (int(ends[1]), int(ends[2] or ends[1])) if ends else (1, 0)
+        if not 0 <= last - first < _MOST_SEEDS:
+            raise ConfigError(f"--seeds must be numbers separated by commas, or ranges such as 0-4, got {text!r}.")
+        seeds += range(first, last + 1)
+    return seeds
+
+
 _EVERY = 10.0  # seconds between plain lines
+
+
+_REDRAWN = 0.1  # seconds between drawings of bars
 
 
 class Progress:
@@ -245,10 +380,9 @@ class Progress:
 
 
 class _Lines(Progress):
-    def __init__(self, n_runs: int, n_done: int, say: Callable[[str], None]) -> None:
+    def __init__(self, n_runs: int, n_done: int) -> None:
         self._n_runs = n_runs
         self._n_done = n_done
-        self._say = say
         self._start = self._said = time.monotonic()
         self._n_before = n_done
 
@@ -257,7 +391,7 @@ class _Lines(Progress):
             return
         self._said = time.monotonic()
         so_far = "" if metric is None else f", {metric:.2f}{_percent(run)}"
-        self._say(f"  {run.label}, seed {run.seed}: epoch {done:.1f} of {epochs}{so_far}")
+        complain(f"  {run.label}, seed {run.seed}: epoch {done:.1f} of {epochs}{so_far}")
 
     def ended(self, run: Settings, summary: dict[str, Any]) -> None:
         self._n_done += 1
@@ -265,11 +399,12 @@ class _Lines(Progress):
         each = (time.monotonic() - self._start) / (self._n_done - self._n_before)
         n_left = self._n_runs - self._n_done
         left = f"; about {_duration(each * n_left)} left" if n_left else ""
-        self._say(f"[{self._n_done}/{self._n_runs}] {_outcome(run, summary)}{left}")
+        complain(f"[{self._n_done}/{self._n_runs}] {outcome(run, summary)}{left}")
 
 
 class _Bars(Progress):
     def __init__(self, n_runs: int, n_done: int) -> None:
+        from rich.console import Console
         from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
         from rich.progress import Progress as RichProgress
 
@@ -279,7 +414,10 @@ class _Bars(Progress):
             TaskProgressColumn(),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
+            console=Console(stderr=True),
+            auto_refresh=False,  # rich's thread may draw the bars over a line that is being printed
         )
+        self._drawn = 0.0
         self._all = self._bars.add_task(f"all {n_runs} runs", total=n_runs, completed=n_done)
         self._own: dict[str, Any] = {}
         self._share: dict[str, float] = {}
@@ -302,6 +440,9 @@ class _Bars(Progress):
         self._bars.update(self._own[run.run_id], completed=done, description=text)
         self._share[run.run_id] = done / epochs
         self._bars.update(self._all, completed=self._n_done + sum(self._share.values()))
+        if time.monotonic() - self._drawn > _REDRAWN:
+            self._bars.refresh()
+            self._drawn = time.monotonic()
 
     def ended(self, run: Settings, summary: dict[str, Any]) -> None:
         self._n_done += 1
@@ -310,32 +451,34 @@ class _Bars(Progress):
         if own is not None:
             self._bars.remove_task(own)
         self._bars.update(self._all, completed=self._n_done + sum(self._share.values()))
-        self._bars.console.print(_outcome(run, summary), highlight=False)
+        self._bars.console.print(outcome(run, summary), highlight=False, markup=False, soft_wrap=True)
+        self._bars.refresh()
 
 
 def _percent(run: Settings) -> str:
     return " %" if run.task is None else ""  # only the records of a finished run have the unit of a user's task
 
 
-def show_progress(n_runs: int, n_done: int, *, quiet: bool, say: Callable[[str], None]) -> Progress:
-    """Return the display that suits the output: a terminal, a file, or none."""
+def show_progress(n_runs: int, n_done: int, *, quiet: bool) -> Progress:
+    """Return the display that suits stderr: a terminal, a file, or none."""
     if quiet:
         return Progress()
-    if sys.stdout.isatty():
+    if sys.stderr.isatty():
         try:
             return _Bars(n_runs, n_done)
         except ImportError:  # bars need an optional package
             pass
-    return _Lines(n_runs, n_done, say)
+    return _Lines(n_runs, n_done)
 
 
-def _outcome(run: Settings, summary: dict[str, Any]) -> str:
+def outcome(run: Settings, summary: Mapping[str, Any]) -> str:
+    """Return the result of a run in a line."""
     from orderdp.experiments.records import seconds_of
 
     name = f"{run.label}, seed {run.seed}"
     if summary["status"] != "done":
         return f"{name}: failed, {summary.get('reason')}"
-    return f"{name}: {result_text(summary)}, {_duration(seconds_of(summary))}"
+    return f"{name}: {result_text(summary)}, {_duration(seconds_of(dict(summary)))}"
 
 
 def result_text(summary: Mapping[str, Any]) -> str:

@@ -4,9 +4,24 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from orderdp.cli._common import add_run_options, numbers, run_all, run_options, say, settings_of
+from orderdp.cli._common import (
+    add_json,
+    add_run_options,
+    as_ratio,
+    complain,
+    name_defaults,
+    numbers,
+    run_all,
+    run_options,
+    say,
+    say_json,
+    seeds_of,
+    settings_of,
+)
+from orderdp.cli.report import as_dict
 from orderdp.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -29,7 +44,7 @@ what is saved.
 examples:
   orderdp compare --data digits --model mlp --prune-ratios 0.3,0.5 --out results
   orderdp compare --data fashion-mnist --preset cpu --policies orderdp,infobatch,ucb --prune-ratios 0.3,0.5,0.7 \\
-      --seeds 0,1,2,3,4 --jobs 2 --out results
+      --seeds 0-4 --jobs 2 --out results
   orderdp compare --data digits --model mlp --prune-ratios 0.5 --out results \\
       --policies 'orderdp,orderdp:select={"name":"mixed","top":0.9,"uniform":0.1}'
   orderdp compare --task examples/own_task.py:make --prune-ratios 0.4 --out results
@@ -54,7 +69,10 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--prune-ratios", metavar="R,R", help=f"prune ratios (default: {_RATIOS})")
     parser.add_argument(
-        "--seeds", default="0,1,2", metavar="S,S", help="seeds; every policy runs once per seed (default: 0,1,2)"
+        "--seeds",
+        default="0-2",
+        metavar="S,S",
+        help="seeds, such as 0,1 or 0-4; every policy runs once per seed (default: 0-2)",
     )
     parser.add_argument("--no-controls", action="store_true", help="run no controls besides the given policies")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="number of runs at a time (default: 1)")
@@ -70,11 +88,12 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--resolution", type=float, default=0.05, metavar="R", help="step between ratios of that search (default: 0.05)"
     )
+    add_json(parser)
     add_run_options(parser)
 
 
-def run(arguments: argparse.Namespace) -> None:
-    """Run the command."""
+def run(arguments: argparse.Namespace) -> int:
+    """Run the command; return 1 if a run failed."""
     from orderdp.experiments.config import grid, parse_method, split_outside_brackets
     from orderdp.experiments.intervals import check_installed
     from orderdp.experiments.records import RunRecords
@@ -85,37 +104,43 @@ def run(arguments: argparse.Namespace) -> None:
     check_margin(arguments.margin)
     written = split_outside_brackets(arguments.policies, ",")
     methods = [parse_method(text) for text in written if text.strip()]
-    seeds = numbers(arguments.seeds, int, "--seeds")
+    seeds = seeds_of(arguments.seeds)
     options = run_options(arguments)
     base = settings_of(arguments, varied=True, policy="full")
     if arguments.find_lossless:
         methods, runs = _searched(base, methods, arguments)
     else:
         written_ratios = _RATIOS if arguments.prune_ratios is None else arguments.prune_ratios
-        ratios = numbers(written_ratios, float, "--prune-ratios")
+        ratios = numbers(written_ratios, as_ratio, "--prune-ratios")
         runs = grid(base, methods, ratios, seeds, controls=not arguments.no_controls)
     for settings in runs:
         check(settings)
     check_runs(runs, options)
     check_tests(base, options)
+    name_defaults(arguments, base)
     remember_settings(base, options.out)
     records = RunRecords(options.out)
+    found: list[dict[str, Any]] | None = None
     try:
         if arguments.find_lossless:
-            _search(base, methods, seeds, options, records, arguments)
+            found, ended = _search(base, methods, seeds, options, records, arguments)
         else:
-            run_all(runs, options, records)
+            ended = run_all(runs, options, records)
     except KeyboardInterrupt:
-        say(f"Interrupted; saved. Resume with: {options.command}")
+        complain(f"Interrupted; saved. Resume with: {options.command}")
         raise
-    _report(options, records.all(), arguments.margin)
+    _report(options, records.all(), arguments, found)
+    failed = sum(run.failed for run in ended)
+    if failed:
+        complain(f"{failed} of {len(ended)} runs failed.")
+    return 1 if failed else 0
 
 
 def _searched(
     base: Settings, methods: list[MethodSpec], arguments: argparse.Namespace
 ) -> tuple[list[MethodSpec], list[Settings]]:
     """Return the methods whose ratios are searched, and the runs at both ends of each search, for checks."""
-    from orderdp.experiments.config import CONTROLS
+    from orderdp.experiments.config import CONTROLS, distinct
     from orderdp.experiments.runner import possible_ratios
 
     if arguments.prune_ratios is not None:
@@ -123,7 +148,7 @@ def _searched(
             f"--find-lossless chooses the ratios itself, got --prune-ratios {arguments.prune_ratios}. Give one of the "
             "two; --resolution says how finely it searches."
         )
-    searched = [method for method in methods if method.policy not in CONTROLS]
+    searched = [method for method in distinct(methods) if method.policy not in CONTROLS]
     if not searched:
         raise ConfigError("--find-lossless needs a policy with a ratio to search, and full data has none.")
     ends = [base]
@@ -141,39 +166,61 @@ def _search(
     options: RunOptions,
     records: RunRecords,
     arguments: argparse.Namespace,
-) -> None:
+) -> tuple[list[dict[str, Any]], list[Run]]:
+    """Search the largest ratio of each method; return what was found, and all runs that it took."""
     from orderdp.experiments.runner import find_lossless
 
-    def train(runs: list[Settings]) -> list[Run]:
-        return run_all(runs, options, records)
+    ended: dict[str, Run] = {}
 
+    def train(runs: list[Settings]) -> list[Run]:
+        trained = run_all(runs, options, records)
+        ended.update({run.id: run for run in trained})
+        return trained
+
+    tell = complain if arguments.json else say
+    found = []
     for method in methods:
         name = replace(base, policy=method.policy, policy_parameters=method.parameters).label
         best, within = None, "within the margin"
         rule = {"resolution": arguments.resolution, "margin": arguments.margin}
+        trials = []
         for trial in find_lossless(base, method, seeds, train, **rule):
-            say(f"{trial.row.label}: {trial.said}")
+            tell(f"{trial.row.label}: {trial.said}")
+            trials.append({"prune_ratio": trial.prune_ratio, "holds": trial.lossless, "verdict": trial.said})
             best = trial if trial.lossless else best
             within = f"within {trial.row.measure.amount(trial.row.margin)}"
         if best is None:
-            say(f"{name}: no ratio that was tried is {within} of full data, as far as these seeds can tell.")
+            tell(f"{name}: no ratio that was tried is {within} of full data, as far as these seeds can tell.")
         else:
-            say(
+            tell(
                 f"{name}: {100 * best.prune_ratio:g}% is the largest ratio {within} of full data. "
                 "Of 40 such searches, at most 1 names a ratio that loses more."
             )
+        largest = None if best is None else best.prune_ratio
+        found.append({"method": name, "prune_ratio": largest, "trials": trials})
+    return found, list(ended.values())
 
 
-def _report(options: RunOptions, runs: list[Run], margin: float | None) -> None:
+def _report(
+    options: RunOptions, runs: list[Run], arguments: argparse.Namespace, found: list[dict[str, Any]] | None
+) -> None:
     from orderdp.experiments.records import with_further_tests
     from orderdp.experiments.statistics import compare
-    from orderdp.report.page import report_command
+    from orderdp.report.page import PAGE_NAME, report_command
     from orderdp.report.tables import show_comparison, task_name, tasks
 
-    by_task = tasks(compare(with_further_tests(runs), margin))
-    for rows in by_task:
-        show_comparison(task_name(rows, by_task), rows, say)
+    rows = compare(with_further_tests(runs), arguments.margin)
+    if not arguments.json:
+        by_task = tasks(rows)
+        for same in by_task:
+            show_comparison(task_name(same, by_task), same, say)
+    page: Path | None = options.out / PAGE_NAME
     try:
-        report_command(options.out, say=say, runs=runs, margin=margin)
+        tell = complain if arguments.json else say
+        report_command(options.out, say=tell, runs=runs, margin=arguments.margin)
     except ConfigError as error:  # the page needs optional packages; the table does not
-        say(f"No page was written: {error}")
+        complain(f"No page was written: {error}")
+        page = None
+    if arguments.json:
+        searched = {} if found is None else {"find_lossless": found}
+        say_json({**as_dict(rows), **searched, "page": page})

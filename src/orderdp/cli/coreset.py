@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orderdp.cli._common import say
+from orderdp.cli._common import add_json, as_ratio, say, say_json
 from orderdp.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ has them) to an .npz file. A proxy model is trained first, unless you bring feat
 
 examples:
   orderdp coreset --list
+  orderdp coreset --card el2n
   orderdp coreset --method el2n --data digits --model mlp --prune-ratio 0.5 --out coreset.npz
   orderdp coreset --method k-center --data fashion-mnist --prune-ratio 0.7 --cache proxies --out coreset.npz
   orderdp coreset --method moderate --from-features features.npz --prune-ratio 0.5 --out coreset.npz
@@ -38,8 +39,9 @@ A method's parameters follow its name: NAME:key=value. With --cache ten methods 
 def add(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument("--list", action="store_true", help="list the methods")
+    parser.add_argument("--card", metavar="NAME", help="print the card of a method: its rule, parameters, cost, limits")
     parser.add_argument("--method", metavar="M", help="name of the method, with parameters as NAME:key=value")
-    parser.add_argument("--prune-ratio", type=float, metavar="R", help="fraction left out, in [0, 1)")
+    parser.add_argument("--prune-ratio", type=as_ratio, metavar="R", help="fraction left out, in [0, 1)")
     parser.add_argument("--out", type=Path, metavar="FILE", help="output file, .npz")
     parser.add_argument("--data", metavar="D", help="data set: name or path; see orderdp data")
     parser.add_argument(
@@ -59,20 +61,28 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--device", default="auto", metavar="NAME", help="cpu, cuda, ... (default: a GPU if there is one)"
     )
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="seed of all random draws (default: 0)")
+    add_json(parser)
 
 
 def run(options: argparse.Namespace) -> None:
     """Run the command."""
-    from orderdp.coresets import NAMES, coreset_command, summary
+    from orderdp.coresets import NAMES, card, coreset_command, summary
     from orderdp.experiments.config import parse_method
     from orderdp.experiments.runner import make_folder
     from orderdp.report.tables import show
 
+    if options.card is not None:
+        told = {"name": options.card, "summary": summary(options.card), "card": card(options.card)}
+        say_json(told) if options.json else say(told["card"])
+        return
+    if options.list and options.json:
+        say_json([{"name": name, "summary": summary(name)} for name in NAMES])
+        return
     if options.list:
         show("orderdp coreset --method NAME", ("name", "what it keeps"), [(name, summary(name)) for name in NAMES])
         return
     if options.method is None or options.prune_ratio is None or options.out is None:
-        raise ConfigError("give --method, --prune-ratio and --out; --list shows the methods.")
+        raise ConfigError("give --method, --prune-ratio and --out; --list shows the methods, --card NAME one of them.")
     method = parse_method(options.method, NAMES, "static method")
     if (options.data is None) == (options.from_features is None):
         raise ConfigError("give either --data D or --from-features FILE.")
@@ -86,6 +96,18 @@ def run(options: argparse.Namespace) -> None:
         seed=options.seed,
         **method.parameters,
     )
+    if options.json:
+        say_json(
+            {
+                "file": options.out,
+                "method": outcome.method,
+                "prune_ratio": outcome.prune_ratio,
+                "samples": len(outcome.selection),
+                "proxy_seconds": outcome.proxy_seconds,
+                "selection_seconds": outcome.selection_seconds,
+            }
+        )
+        return
     say(
         f"{len(outcome.selection):,} samples are in {options.out}; the proxy took {outcome.proxy_seconds:.1f} s, "
         f"the choice {outcome.selection_seconds:.1f} s."

@@ -7,7 +7,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orderdp.cli._common import say
+from orderdp.cli._common import as_ratio, say
+from orderdp.errors import ConfigError
 
 if TYPE_CHECKING:
     from orderdp.theory import Plan
@@ -35,7 +36,7 @@ examples:
 def add(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument("--samples", type=int, required=True, metavar="N", help="samples in the data set")
-    parser.add_argument("--prune-ratio", type=float, metavar="R", help="fraction left out in each epoch, in [0, 1)")
+    parser.add_argument("--prune-ratio", type=as_ratio, metavar="R", help="fraction left out in each epoch, in [0, 1)")
     parser.add_argument("--exploration", type=float, metavar="E", help="size of the pool as a fraction of the data set")
     parser.add_argument("--exploitation", type=float, metavar="E", help="fraction of the pool that is kept")
     parser.add_argument("--epochs", type=int, required=True, metavar="N", help="number of epochs")
@@ -52,6 +53,10 @@ def run(options: argparse.Namespace) -> None:
     """Run the command."""
     from orderdp.theory import plan
 
+    if options.prune_ratio is None and (options.exploration is None or options.exploitation is None):
+        raise ConfigError(
+            "give --prune-ratio, or both --exploration and --exploitation; a ratio of 0.4 trains on 60 % of the data."
+        )
     result = plan(
         options.samples,
         options.prune_ratio,
@@ -78,8 +83,6 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _show_plan(plan: Plan) -> None:
-    from orderdp.report.tables import show
-
     size = plan.effective_sample_size
     rows = [
         ("pool each epoch", f"{plan.s:,}", f"exploration {plan.exploration:.3f}"),
@@ -98,7 +101,10 @@ def _show_plan(plan: Plan) -> None:
         rows.append(("hours", _hours(plan.hours), f"{_hours(plan.hours_saved)} saved"))
     if plan.money_saved is not None:
         rows.append(("money saved", f"{plan.money_saved:,.2f}", "time taken to follow samples"))
-    show(f"{plan.n:,} samples, {plan.epochs} epochs, {plan.saved:.1%} pruned", ("", "", ""), rows)
+    say(f"{plan.n:,} samples, {plan.epochs} epochs, {plan.saved:.1%} pruned")
+    widths = [max(len(row[place]) for row in rows) for place in range(2)]
+    for what, value, more in rows:  # not by `report.tables.show`, which imports torch
+        say(f"  {what:<{widths[0]}}  {value:<{widths[1]}}  {more}".rstrip())
 
 
 def _hours(hours: float) -> str:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from orderdp._validation import checked_name
-from orderdp.cli._common import say
+from orderdp.cli._common import complain, say, say_json
 from orderdp.errors import ConfigError
 
 if TYPE_CHECKING:
     from orderdp_paper import Suite
+    from orderdp_paper.suite import Trial
 
 __all__ = ["DESCRIPTION", "NAME", "SUMMARY", "add", "run"]
 
@@ -49,6 +51,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--list", action="store_true", help="list all, with what each needs; with ID, describe one in full"
     )
+    parser.add_argument("--json", action="store_true", help="with --list: print the list as JSON")
     parser.add_argument("--scale", metavar="S", help="smoke, cpu or paper")
     parser.add_argument(
         "--data",
@@ -57,7 +60,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         metavar="D",
         help="data set to use instead of the suite's, by name or path; NAME=D replaces only NAME; can be repeated",
     )
-    parser.add_argument("--seeds", metavar="S,S", help="seeds, instead of those of the suite")
+    parser.add_argument("--seeds", metavar="S,S", help="seeds, such as 0,1 or 0-4, instead of those of the suite")
     parser.add_argument("--max-steps", type=int, metavar="N", help="train only the first N steps of every method")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="number of runs at a time (default: 1)")
     parser.add_argument("--threads", type=int, metavar="N", help="number of torch threads in each process")
@@ -78,40 +81,66 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quiet", action="store_true", help="show no progress")
 
 
-def run(options: argparse.Namespace) -> None:
-    """Run the command."""
+def run(options: argparse.Namespace) -> int:
+    """Run the command; return 1 if a run failed."""
     from orderdp_paper import theory
 
+    if options.json and options.id is not None and not options.list:
+        raise ConfigError("--json prints the list as JSON, got it without --list. Add --list, or leave it out.")
     if options.id is None:
-        _list()
-        return
+        _list(options.json)
+        return 0
     if options.id in theory.FIGURES or options.id == "table-toy":
         if options.list:
-            _describe_theory(options.id)
+            _describe_theory(options.id, options.json)
         else:
             _theory(options)
-        return
+        return 0
     from orderdp_paper import SUITES
 
     checked_name(options.id, [*SUITES, *theory.FIGURES, "table-toy"], "figure or table")
     if options.list:
         from orderdp_paper.output import describe
 
-        describe(SUITES[options.id], say)
-        return
-    _suite(SUITES[options.id], options)
+        say_json(_told(SUITES[options.id])) if options.json else describe(SUITES[options.id], say)
+        return 0
+    return _suite(SUITES[options.id], options)
 
 
-def _list() -> None:
+def _list(json: bool) -> None:
+    from orderdp_paper import SUITES, theory
     from orderdp_paper.output import list_suites
 
-    list_suites(say)
+    if json:
+        figures = {**{name: shows for name, (shows, _) in theory.FIGURES.items()}, "table-toy": theory.TOY}
+        say_json([*map(_told, SUITES.values()), *({"id": name, "shows": shows} for name, shows in figures.items())])
+    else:
+        list_suites(say)
 
 
-def _describe_theory(name: str) -> None:
+def _told(suite: Suite) -> dict[str, Any]:
+    """Return what a suite shows and needs, as plain values."""
+    scales = {
+        name: {
+            "runs": sum(1 for part in scale.parts for _ in part.runs()),
+            "seconds": scale.seconds,
+            "machine": scale.machine,
+            "memory": scale.memory,
+            "data": scale.data,
+            "differs": scale.differs,
+        }
+        for name, scale in suite.scales.items()
+    }
+    return {"id": suite.id, "shows": suite.shows, "scales": scales}
+
+
+def _describe_theory(name: str, json: bool) -> None:
     from orderdp_paper import theory
 
     shows = theory.TOY if name == "table-toy" else theory.FIGURES[name][0]
+    if json:
+        say_json({"id": name, "shows": shows})
+        return
     say(f"{name}: {shows}")
     say("  It takes no runs and no data, and seconds at any scale.")
 
@@ -134,8 +163,8 @@ def _theory(options: argparse.Namespace) -> None:
     say(f"{path}")
 
 
-def _suite(suite: Suite, arguments: argparse.Namespace) -> None:
-    from orderdp.cli._common import numbers, run_all, run_options
+def _suite(suite: Suite, arguments: argparse.Namespace) -> int:
+    from orderdp.cli._common import run_all, run_options, seeds_of
     from orderdp.experiments.records import RunRecords
     from orderdp.experiments.runner import check, make_folder
     from orderdp.report.charts import check_ending
@@ -148,7 +177,7 @@ def _suite(suite: Suite, arguments: argparse.Namespace) -> None:
     out = arguments.out
     check_ending(out / f"{suite.id}.{arguments.format}")
     options = replace(run_options(arguments), out=suite.runs_in(out), diagnose=suite.diagnose)
-    seeds = None if arguments.seeds is None else numbers(arguments.seeds, int, "--seeds")
+    seeds = None if arguments.seeds is None else seeds_of(arguments.seeds)
     parts = prepare(suite, arguments.scale, data=arguments.data, seeds=seeds)
     runs = {planned.settings.run_id: planned.settings for part in parts for planned in part.runs()}
     for settings in runs.values():
@@ -157,17 +186,28 @@ def _suite(suite: Suite, arguments: argparse.Namespace) -> None:
         from orderdp_paper.output import show_trials
         from orderdp_paper.suite import try_out
 
-        show_trials(suite, try_out(parts, options, arguments.max_steps), say)
-        return
+        reasons: list[str | None] = []
+
+        def watched() -> Iterator[Trial]:
+            for trial in try_out(parts, options, arguments.max_steps):
+                reasons.append(trial[-1])
+                yield trial
+
+        show_trials(suite, watched(), say)
+        return 1 if any(reasons) else 0
     make_folder(options.out)
     try:
         found = {run.id: run for run in run_all(list(runs.values()), options, RunRecords(options.out))}
     except KeyboardInterrupt:
-        say(f"Interrupted; saved. Resume with: {options.command}")
+        complain(f"Interrupted; saved. Resume with: {options.command}")
         raise
     from orderdp_paper.output import show_suite
     from orderdp_paper.suite import measure
 
     results = [measure(part, [found[planned.settings.run_id] for planned in part.runs()]) for part in parts]
     show_suite(suite, arguments.scale, results, out, arguments.format, say)
-    say(f"Records are in {options.out / 'runs'}.")
+    complain(f"Records are in {options.out / 'runs'}.")
+    failed = sum(run.failed for run in found.values())
+    if failed:
+        complain(f"{failed} of {len(found)} runs failed.")
+    return 1 if failed else 0

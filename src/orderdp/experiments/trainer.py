@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,6 +21,7 @@ from orderdp._training import SCHEDULES, TrainState, build_optimizer, mixed_prec
 from orderdp.errors import ConfigError, DatasetError, NonFiniteLossError, OrderDPWarning, StateError, UnknownSizeError
 from orderdp.experiments.config import CONTROLS, RunOptions, Settings
 from orderdp.experiments.diagnosing import Diagnosis
+from orderdp.experiments.loggers import Logger, make_loggers
 from orderdp.experiments.records import RunLog, describe_host, read_run, versions
 from orderdp.experiments.tasks import Losses, Task, drops_last, task_batches
 from orderdp.policies import Budget, FullData, build_at
@@ -36,7 +37,6 @@ __all__ = [
     "EvalResult",
     "SingleSampleError",
     "Stopwatch",
-    "TensorBoardLogger",
     "Training",
     "check_full_batch",
     "evaluate",
@@ -119,35 +119,6 @@ class Stopwatch:
     def since(self, before: dict[str, float]) -> dict[str, float]:
         """Return the seconds of each part since `before`, a copy of `seconds`, under the names that records use."""
         return {f"{name}_seconds": self.seconds[name] - before[name] for name in PARTS}
-
-
-_SHOWN = ("loss", "metric", "lr", "samples", "saved", "coverage", "staleness")
-
-
-class TensorBoardLogger:
-    """Writes the numbers of each epoch for TensorBoard.
-
-    Args:
-        folder: Output folder; ``tensorboard --logdir`` takes it or any folder above it.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise ConfigError("logging for TensorBoard needs it: pip install 'orderdp[workbench]'.") from None
-        self._writer = SummaryWriter(str(folder))
-
-    def epoch(self, record: Mapping[str, Any]) -> None:
-        """Write the record of an epoch."""
-        numbers = {name: record.get(name) for name in _SHOWN}
-        numbers.update({name: value for name, value in record.items() if name.endswith("_seconds")})
-        found = record.get("diagnostics") or {}
-        numbers.update({f"diagnostics/{name}": value for name, value in found.items()})
-        for name, value in numbers.items():
-            if value is not None:
-                self._writer.add_scalar(name, value, record["epoch"])
-        self._writer.flush()
 
 
 class EvalResult(NamedTuple):
@@ -316,7 +287,7 @@ class Training:
         self._options = options = RunOptions(folder) if options is None else options
         self._watch = watch
         self._log = RunLog(folder)
-        self._board = TensorBoardLogger(folder / "tensorboard") if options.tensorboard else None
+        self._loggers: list[Logger] = []
         self._static = static
         self._policy = policy_of(settings) if static is None else static.policy
         labels = getattr(task, "labels", None)
@@ -355,6 +326,16 @@ class Training:
         if finished is not None:
             return finished
         self._resume()
+        before = read_run(self.folder).epochs if self._log.path.exists() else []
+        before = [record for record in before if record["epoch"] <= self._recorded]
+        self._loggers = make_loggers(self.settings, self.folder, self._options, before)
+        try:
+            return self._run()
+        except BaseException:
+            self._tell_loggers(lambda logger: logger.close("interrupted"))
+            raise
+
+    def _run(self) -> dict[str, Any]:
         self._diagnosis.begin(self._recorded)
         self._log.start(
             {**self.settings.as_dict(), "label": self.settings.label},
@@ -518,9 +499,23 @@ class Training:
         told.update(self._watch_time.since(seconds))
         told.update(epoch=number, samples=self._samples - samples, loss=loss, metric=metric, **diagnosis)
         told["progress"] = self._pruner.progress
-        self._log.epoch(**told, lr=self._state.lr)
-        if self._board is not None:
-            self._board.epoch(told)
+        told["lr"] = self._state.lr
+        self._log.epoch(**told)
+        self._tell_loggers(lambda logger: logger.epoch(told))
+
+    def _tell_loggers(self, tell: Callable[[Logger], None]) -> None:
+        """Tell all loggers; one that fails is left out from then on, because a run need not end with it."""
+        for logger in tuple(self._loggers):
+            try:
+                tell(logger)
+            except Exception as error:
+                self._loggers.remove(logger)
+                name = type(logger).__name__
+                warnings.warn(
+                    f"{name} failed ({type(error).__name__}: {error}). The run goes on without it; its records are "
+                    "complete.",
+                    stacklevel=2,
+                )
 
     def _finish(self, status: str, reason: str | None) -> dict[str, Any]:
         seconds = self._watch_time.seconds
@@ -549,6 +544,7 @@ class Training:
             test_samples=None if hasattr(self._task, "evaluate") else len(self._task.test_set),
             **parts,
         )
+        self._tell_loggers(lambda logger: logger.close(status, summary))
         (self.folder / _CHECKPOINT).unlink(missing_ok=True)  # a finished run needs none, and a grid's take much space
         return summary
 
