@@ -95,6 +95,7 @@ from orderdp.samplers import (
     Order,
     PerBatchOrder,
     RankShard,
+    read_sampler,
     restore_order,
     restore_selection,
     selection_state,
@@ -197,6 +198,9 @@ class TrainingProgress:
         start: Position from which the last iterator was served.
         received: Samples whose losses came back on this rank since then.
         overran: Whether an iterator has asked for more of the epoch than there is since then.
+        handed_out: Samples that a sampler of the user hands out for the open epoch, with repeats; None for all samples
+            once.
+        extra: Samples that such samplers handed out in earlier epochs beyond one of each sample; negative for fewer.
     """
 
     epoch: int = 0
@@ -210,6 +214,8 @@ class TrainingProgress:
     start: int = 0
     received: int = 0
     overran: bool = False
+    handed_out: int | None = None
+    extra: int = 0
 
     @property
     def epochs_done(self) -> float:
@@ -223,7 +229,9 @@ class TrainingProgress:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the progress as plain numbers."""
-        return {name: getattr(self, name) for name in ("epoch", "trained", "end", "cut", "step", "kept_before")}
+        state = {name: getattr(self, name) for name in ("epoch", "trained", "end", "cut", "step", "kept_before")}
+        # Only after samplers that are no permutation, so that other states are as they always were.
+        return state | {name: getattr(self, name) for name in ("handed_out", "extra") if getattr(self, name)}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> TrainingProgress:
@@ -239,6 +247,8 @@ class TrainingProgress:
             cut=None if cut is None else (int(cut[0]), bool(cut[1])),
             step=int(state.get("step", 0)),
             kept_before=int(state["kept_before"]),
+            handed_out=int(state["handed_out"]) if state.get("handed_out") else None,
+            extra=int(state.get("extra", 0)),
         )
 
 
@@ -325,6 +335,7 @@ class EpochManager:
         selection: The selection of the current epoch; None until it is made.
         weights: One weight per sample by the last selection; None if all are 1.
         nonfinite: Non-finite losses in all epochs before the last selection.
+        counted_on: Samples per epoch by which steps were counted last; None if they were not.
     """
 
     def __init__(
@@ -348,6 +359,7 @@ class EpochManager:
         self.selection: Selection | None = None
         self.weights: torch.Tensor | None = None
         self.nonfinite = 0
+        self.counted_on: int | None = None
         self._policy = policy
         self._table = table
         self._epochs = epochs
@@ -359,6 +371,7 @@ class EpochManager:
         self._states_ratio = type(policy).nominal_ratio is not Policy.nominal_ratio
         self._last_weights: np.ndarray | None = None
         self._warned: set[type[Warning]] = set()
+        self._is_among = False  # whether the selection was made among what a sampler of the user handed out
         self._rewound = False  # whether the loader itself skips the trained part of the open epoch
         self._options = options or DistributedOptions()
         self._sharding = sharding
@@ -386,6 +399,22 @@ class EpochManager:
     def size_bounds(self, epoch: int) -> tuple[int, int]:
         """Return the fewest and the most samples that epoch can have."""
         return size_bounds(self._policy, self.n, self.context(epoch))
+
+    def bounds_among(self, count: int, epoch: int) -> tuple[int, int]:
+        """Return the fewest and the most samples that epoch can have of `count` that a sampler hands out."""
+        if count == self.n:
+            return self.size_bounds(epoch)
+        return self._policy.bounds_among(count, self.context(epoch))
+
+    def size_among(self, count: int) -> int:
+        """Return how many samples the next epoch keeps of `count`; raise a TypeError if the losses decide."""
+        fewest, most = self._policy.bounds_among(count, self.context(self._planned()))
+        if fewest != most:
+            raise TypeError(
+                f"the number of samples that pass the filter is not known before an epoch starts; of {count} it is "
+                f"between {fewest} and {most}. Call len() after iter(loader)."
+            )
+        return fewest
 
     def check_sizes(self) -> None:
         """Raise the policy's errors about any remaining epoch now, not when that epoch begins."""
@@ -452,8 +481,16 @@ class EpochManager:
         """Samples that training on the full data would have processed by now."""
         total = self.total
         if total is None or self._epochs is None:
-            return self.progress.epochs_done * self.n
+            return self.progress.epochs_done * self.n + self.extra_samples
         return self._epochs * self.n * min(1.0, self.progress.kept / total) if total else 0.0
+
+    @property
+    def extra_samples(self) -> float:
+        """Samples that samplers of the user handed out by now beyond one of each sample; negative for fewer."""
+        progress = self.progress
+        if progress.handed_out is None:
+            return progress.extra
+        return progress.extra + (progress.handed_out - self.offered) * (progress.epochs_done - progress.epoch)
 
     # -- opening an epoch --------------------------------------------------------------------------------------
 
@@ -599,13 +636,61 @@ class EpochManager:
         if self.every_batch:
             order = self._per_batch_order(request)
         elif request.inner is not None:
-            order = EpochOrder.filtered(request, self.select(), self.n)
+            order = self._filtered_order(request)
         elif self._sharding is not None:
             order = self._sharded_order(self._sharding, arrangement)
         else:
             order = EpochOrder(self.select().indices, None, arrangement)
+        if request.inner is None:
+            self.progress.handed_out = None
         self.order, self.state = order, OPEN
         self.progress.passes = 0
+
+    def _filtered_order(self, request: EpochRequest) -> Order:
+        """Order the current epoch as a sampler of the user does, which is read to its end."""
+        assert request.inner is not None
+        handed_out, cuts = read_sampler(request.inner, self.n)
+        count = len(handed_out)
+        if self.counted_on not in (None, count):
+            self._warn_once(
+                RealRatioWarning,
+                f"steps() counted on {self.counted_on} samples per epoch before pruning, but the sampler handed out "
+                f"{count} in epoch {self.progress.epoch}. Call steps(..., samples={count}).",
+            )
+        if count == self.n and np.bincount(handed_out, minlength=self.n).max() == 1:
+            selected = np.zeros(self.n, dtype=np.bool_)
+            selected[self.select().indices] = True
+            kept = selected[handed_out]
+            self.progress.handed_out = None
+        else:
+            kept = self._select_among(handed_out)
+            self.progress.handed_out = count
+        return EpochOrder.filtered(request, handed_out, cuts, kept)
+
+    def _select_among(self, handed_out: np.ndarray) -> np.ndarray:
+        """Select among what a sampler handed out, repeats included; return which positions are kept."""
+        if self._sharding is not None:
+            self.select()  # raises
+        count, context = len(handed_out), self.context(self.progress.epoch)
+        self._prepare()
+        selection = self._policy.select_among(self._table, handed_out, context)
+        if not len(selection):
+            raise ConfigError(
+                f"the sampler yielded {count} indices, and none of them is among the samples that "
+                f"{describe(self._policy)} selects. Pass a sampler over the whole data set."
+            )
+        kept = np.zeros(count, dtype=np.bool_)
+        kept[selection.indices] = True
+        indices, weights = handed_out[selection.indices], selection.weights
+        if weights is not None:
+            # One weight per sample, which `update` looks up by its index.
+            sums = np.bincount(indices, weights=weights, minlength=self.n)
+            weights = (sums[indices] / np.bincount(indices, minlength=self.n)[indices]).astype(np.float32)
+        self._hold(Selection(indices, weights))
+        self._is_among = True
+        if self._policy.by_index or (self._states_ratio and self._budget is None and context.epoch):
+            self._check_ratio(count, context)
+        return kept
 
     def _per_batch_order(self, request: EpochRequest) -> Order:
         if request.cut is None:
@@ -716,6 +801,9 @@ class EpochManager:
         progress.kept_before += progress.trained
         progress.epoch += 1
         progress.trained, progress.end, progress.passes = 0, None, 0
+        if progress.handed_out is not None:
+            progress.extra += progress.handed_out - self.offered
+            progress.handed_out = None
         self.order, self.selection, self._rewound, self.state = None, None, False, CLOSED
         if self._sharding is not None:
             self._sharding.pending = None
@@ -731,7 +819,7 @@ class EpochManager:
 
     def select(self) -> Selection:
         """Return the selection of the current epoch; make it on the first call."""
-        if self.selection is not None:
+        if self.selection is not None and not self._is_among:
             return self.selection
         if self._sharding is not None:
             raise ConfigError(
@@ -740,12 +828,16 @@ class EpochManager:
             )
         context = self.context(self.progress.epoch)
         self._prepare()
-        selection = self.selection = self._policy.select(self._table, context)
+        selection = self._policy.select(self._table, context)
+        self._hold(selection)
+        if self._states_ratio and self._budget is None and context.epoch:
+            self._check_ratio(self.offered, context)
+        return selection
+
+    def _hold(self, selection: Selection) -> None:
+        self.selection, self._is_among = selection, False
         self._last_weights = selection.weights
         self.weights = None if selection.weights is None else selection.dense_weights(self.n)
-        if self._states_ratio and self._budget is None and context.epoch:
-            self._check_ratio(selection, context)
-        return selection
 
     def preview(self) -> Selection:
         """Return the selection of the open epoch, or the one the next epoch would get now. Stores nothing."""
@@ -793,11 +885,23 @@ class EpochManager:
         smallest, mean, largest = weights.min(), weights.mean(dtype=np.float64), weights.max()
         return {"weight_min": float(smallest), "weight_mean": float(mean), "weight_max": float(largest)}
 
-    def _check_ratio(self, selection: Selection, context: Context) -> None:
+    def _check_ratio(self, offered: int, context: Context) -> None:
         """Warn once if the real prune ratio differs from the nominal one. Not in epoch 0, which has no losses yet."""
-        offered = self.offered
-        real, nominal = 1 - len(selection) / offered, nominal_ratio(self._policy, offered, context)
+        assert self.selection is not None
+        real = 1 - len(self.selection) / offered
+        if self._policy.by_index:
+            nominal = nominal_ratio(self._policy, self.offered, context)
+        else:
+            nominal = nominal_ratio(self._policy, offered, replace(context, n=offered))
         if nominal is not None and abs(real - nominal) > _NOTICEABLE:
+            if self._policy.by_index:
+                self._warn_once(
+                    RealRatioWarning,
+                    f"{describe(self._policy)} keeps {len(self.selection)} of the {offered} samples that the sampler "
+                    f"handed out in epoch {context.epoch}: it leaves out {real:.1%}, not the nominal {nominal:.1%}, "
+                    "because it refers to samples by index. Pruner.report() shows the actual savings.",
+                )
+                return
             self._warn_once(
                 RealRatioWarning,
                 f"{describe(self._policy)} leaves out {real:.1%} of the samples in epoch {context.epoch}, not the "
@@ -1053,7 +1157,7 @@ class EpochManager:
 
         def restore() -> None:
             self.progress, self.seed, self.nonfinite = progress, seed, nonfinite
-            self.selection = selection
+            self.selection, self._is_among = selection, False
             self._last_weights = None if selection is None else selection.weights
             self.weights = None if selection is None else selection.dense_weights(self.n)
             self.order, self._rewound = order, False

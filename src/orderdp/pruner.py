@@ -26,7 +26,7 @@ from orderdp.dataset import length_of, pruned_loader
 from orderdp.errors import ConfigError, DatasetError, FeedbackError, StateError, UnknownSizeError, UnsyncedStateWarning
 from orderdp.policies.learned import learned_threshold
 from orderdp.policy import Policy, Rows, Selection, StepwisePolicy, describe, epoch_sizes, total_samples
-from orderdp.samplers import FilteredSampler, PrunedBatchSampler, PrunedSampler
+from orderdp.samplers import ENDLESS, FilteredSampler, PrunedBatchSampler, PrunedSampler
 from orderdp.score_table import ComputeColumns, ScoreTable
 
 __all__ = [
@@ -323,6 +323,7 @@ class Pruner:
         self._arguments = feedback_arguments(self._compute_columns)
         self._threshold = learned_threshold(policy)
         self._pad = bool(pad)
+        self._handed_out: int | None = n  # samples per epoch before pruning, by the last sampler; None if unknown
         self._table_is_home = False  # whether the table is on the device of the losses
         self._warned_unsynced = False
         self._manager.check_sizes()  # fail now, not in some epoch, if the data set is too small for the policy
@@ -377,7 +378,8 @@ class Pruner:
     @property
     def lr_scale(self) -> float:
         """The factor on the learning rate that the policy asks for; 1 for most policies."""
-        return float(self.policy.lr_scale(self.n, self._manager.epoch_size()))
+        handed_out = self._manager.progress.handed_out
+        return float(self.policy.lr_scale(handed_out or self.n, self._manager.epoch_size()))
 
     # -- samples ---------------------------------------------------------------------------------------------
 
@@ -502,6 +504,7 @@ class Pruner:
             batch_size: Samples per batch.
             **dataloader_kwargs: Arguments of the DataLoader, except those that set another order.
         """
+        self._handed_out = self.n
         return pruned_loader(self._manager, dataset, batch_size, dataloader_kwargs)
 
     @property
@@ -516,16 +519,22 @@ class Pruner:
             batch_size: Samples per batch.
             drop_last: Whether to drop a last, smaller batch.
         """
+        self._handed_out = self.n
         return PrunedBatchSampler(self._manager, batch_size, drop_last)
 
     def filter(self, sampler: Iterable[Any], *, repack: bool = False) -> FilteredSampler:
         """Return the selected part of another sampler or batch sampler, in its order.
 
+        The selection is made among what the sampler hands out in the epoch, repeats included: a weighted sampler or one
+        of a subset is pruned by the same ratio.
+
         Args:
-            sampler: A sampler or batch sampler over the whole data set.
+            sampler: A sampler or batch sampler of indices of the data set.
             repack: Whether to refill batches that have lost samples.
         """
-        return FilteredSampler(self._manager, sampler, repack)
+        filtered = FilteredSampler(self._manager, sampler, repack)
+        self._handed_out = filtered.handed_out
+        return filtered
 
     # -- feedback --------------------------------------------------------------------------------------------
 
@@ -643,6 +652,7 @@ class Pruner:
         world_size: int = 1,
         accumulate: int = 1,
         split: Split = "samples",
+        samples: int | None = None,
     ) -> int:
         """Return the number of optimizer steps in `epochs` epochs, for a learning-rate schedule.
 
@@ -657,14 +667,20 @@ class Pruner:
             world_size: Number of ranks that share the work.
             accumulate: Batches per step. The remaining batches of an epoch make a step of their own.
             split: What is distributed to the ranks: "samples", and each rank batches its own, or "batches".
+            samples: How many samples a filtered sampler hands out per epoch, repeats included, before pruning. Default:
+                as many as the last one given to `filter` says, or all samples.
         """
         if not is_count(epochs, least=0):
             raise ConfigError(f"epochs must be a whole number, at least 0, got {epochs!r}.")
+        if samples is not None and not is_count(samples):
+            raise ConfigError(f"samples must be a whole number, at least 1, got {samples!r}.")
+        count = self._handed_out if samples is None else int(samples)
+        self._manager.counted_on = count
         total = total_samples(self.policy, self.n, epochs) if epochs else None
-        sizes: Iterable[tuple[int, int]] = (self._manager.size_bounds(number) for number in range(epochs))
+        sizes: Iterable[tuple[int, int]] = (self._bounds(number, count) for number in range(epochs))
         if total is not None:
             # Steps that drop samples make later epochs longer than the policy can predict.
-            whole = not drop_last and world_size == 1
+            whole = not drop_last and world_size == 1 and count == self.n
             known = epoch_sizes(self.policy, self.n, epochs) if whole else None
             if known is None:
                 return self._steps_of(total, batch_size, drop_last, world_size, accumulate)
@@ -678,6 +694,14 @@ class Pruner:
             split=split,
             pad=self._pad,
         )
+        if fewest != most and count is None:
+            raise UnknownSizeError(
+                "the sampler that was given to filter() does not say how many indices it hands out per epoch, so the "
+                f"number of steps is not known in advance: it is between {fewest} and {most}. Call steps(..., "
+                "samples=...) with that number, or let the schedule follow Pruner.progress.",
+                fewest,
+                most,
+            )
         if fewest != most:
             raise UnknownSizeError(
                 f"{describe(self.policy)} decides by the losses how much it keeps, so the number of steps is not "
@@ -743,7 +767,13 @@ class Pruner:
         """
         if not is_count(epoch, least=0):
             raise ConfigError(f"epoch must be a whole number, at least 0, got {epoch!r}.")
-        return self._manager.size_bounds(int(epoch))
+        return self._bounds(int(epoch), self._handed_out)
+
+    def _bounds(self, epoch: int, count: int | None) -> tuple[int, int]:
+        """Return the fewest and the most samples of an epoch in which a sampler hands out `count`; None if unknown."""
+        if count is None:
+            return 1, self._manager.bounds_among(ENDLESS * self.n, epoch)[1]
+        return self._manager.bounds_among(count, epoch)
 
     def end_epoch(self) -> None:
         """End the epoch before all of it is trained on: for loops that leave an epoch early on purpose.

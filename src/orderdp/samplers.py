@@ -8,14 +8,21 @@ batch.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sized
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, NoReturn, Protocol
 
 import numpy as np
 import torch
-from torch.utils.data import BatchSampler, Sampler
+from torch.utils.data import (
+    BatchSampler,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 from torch.utils.data.distributed import DistributedSampler
 
 from orderdp._planning import batches_in
@@ -28,6 +35,7 @@ if TYPE_CHECKING:
     from orderdp._epochs import EpochManager
 
 __all__ = [
+    "ENDLESS",
     "BatchIterator",
     "EpochOrder",
     "EpochRequest",
@@ -39,6 +47,7 @@ __all__ = [
     "PrunedSampler",
     "RankShard",
     "SampleIterator",
+    "read_sampler",
     "restore_order",
     "restore_selection",
     "selection_state",
@@ -183,40 +192,33 @@ class EpochOrder:
         return cls(order, cuts)
 
     @classmethod
-    def filtered(cls, request: EpochRequest, selection: Selection, n: int) -> EpochOrder:
-        """Return the selected samples in the order of another sampler, which is read to its end.
+    def filtered(
+        cls, request: EpochRequest, order: np.ndarray, cuts: np.ndarray | None, kept: np.ndarray
+    ) -> EpochOrder:
+        """Return what is kept of the output of another sampler, in its order.
 
         Args:
-            request: Names the sampler, and says whether its batches stay as they are.
-            selection: The samples that are kept.
-            n: Number of samples.
+            request: Says whether the sampler's batches stay as they are.
+            order: The indices that the sampler handed out.
+            cuts: Where its batches end; None if it hands out single indices.
+            kept: Which positions of `order` are kept.
         """
-        assert request.inner is not None
-        selected = np.zeros(n, dtype=np.bool_)
-        selected[selection.indices] = True
-        order, cuts = _read(request.inner, n)
-        kept = selected[order]
         if cuts is not None:
             ends = np.concatenate(([0], np.cumsum(kept)))[cuts]
             cuts = None if request.cut is not None else np.unique(ends[ends > 0])
-        if not kept.any():
-            raise ConfigError(
-                f"the sampler yielded {len(order)} indices, and none of them is among the {len(selection)} samples "
-                "that were selected. Pass a sampler over the whole data set."
-            )
         return cls(order[kept], cuts, request.order)
 
 
 # A sampler that yields more than this many times the data set is treated as endless.
-_ENDLESS = 64
+ENDLESS = 64
 
 
-def _read(sampler: Iterable[Any], n: int) -> tuple[np.ndarray, np.ndarray | None]:
+def read_sampler(sampler: Iterable[Any], n: int) -> tuple[np.ndarray, np.ndarray | None]:
     """Return all indices of a sampler and, if it yields batches, where each batch ends."""
-    given = list(islice(sampler, _ENDLESS * n + 1))
-    if len(given) > _ENDLESS * n:
+    given = list(islice(sampler, ENDLESS * n + 1))
+    if len(given) > ENDLESS * n:
         raise ConfigError(
-            f"the sampler must be finite; it yielded more than {_ENDLESS} times the {n} samples of the data set. Pass "
+            f"the sampler must be finite; it yielded more than {ENDLESS} times the {n} samples of the data set. Pass "
             "one that ends with the epoch."
         )
     cuts = None
@@ -224,7 +226,9 @@ def _read(sampler: Iterable[Any], n: int) -> tuple[np.ndarray, np.ndarray | None
         cuts = np.cumsum([len(batch) for batch in given])
         given = list(chain.from_iterable(given))
     order = np.fromiter((int(index) for index in given), dtype=np.int64, count=len(given))
-    if len(order) and not (order.min() >= 0 and order.max() < n):
+    if not len(order):
+        raise ConfigError("the sampler yielded no index. Pass a sampler of at least one sample.")
+    if not (order.min() >= 0 and order.max() < n):
         raise DatasetError(
             f"the sampler must yield indices below {n}, the length of the data set; it yielded {int(order.min())} to "
             f"{int(order.max())}. Pass a sampler over the same data set."
@@ -595,7 +599,10 @@ class PrunedBatchSampler(Sampler[list[int]]):
 
 
 class FilteredSampler(Sampler[Any]):
-    """Yields the samples of an inner sampler that are part of the pruner's current selection.
+    """Yields what the pruner selects among the samples that an inner sampler hands out in an epoch.
+
+    If the inner sampler leaves samples out or repeats some, the selection is made among what it hands out, repeats
+    included: the fraction that is kept is exact for any sampler.
 
     A sampler of indices yields indices. A batch sampler yields its batches with fewer samples and no empty ones, or,
     with `repack`, full batches again. The inner sampler is read to its end when an epoch starts, so that its order can
@@ -603,7 +610,7 @@ class FilteredSampler(Sampler[Any]):
 
     Args:
         manager: The epoch manager.
-        inner: A sampler or batch sampler over the whole data set.
+        inner: A sampler or batch sampler of indices of the data set, of all ranks.
         repack: Whether to refill filtered batches to the inner sampler's batch size.
     """
 
@@ -640,6 +647,21 @@ class FilteredSampler(Sampler[Any]):
             inner=self._inner,
         )
 
+    @property
+    def handed_out(self) -> int | None:
+        """Number of indices that the inner sampler hands out in an epoch; None if it does not say."""
+        inner, n = self._inner, self._manager.n
+        length = len(inner) if isinstance(inner, Sized) else None
+        if length is None or length == n:
+            return length
+        if isinstance(inner, BatchSampler):
+            single = False
+        elif isinstance(inner, Sequence | torch.Tensor | np.ndarray):
+            single = length > 0 and np.ndim(inner[0]) == 0
+        else:  # a sampler of another kind may yield batches; one with a batch size does unless it visits all samples
+            single = isinstance(inner, _SINGLE) and getattr(inner, "batch_size", None) is None
+        return length if single else None
+
     def __iter__(self) -> Iterator[Any]:
         opened = self._manager.open(self._request)
         if self._repack_to:
@@ -651,32 +673,45 @@ class FilteredSampler(Sampler[Any]):
     def __len__(self) -> int:
         """Samples or, when repacked, batches in a whole epoch.
 
-        Known before an epoch starts if the inner sampler visits every sample once. This is assumed if it is as long as
-        the data set and does not draw with replacement.
+        Known before an epoch starts if the inner sampler says how many indices it hands out. One that is as long as the
+        data set is taken to visit every sample once, unless it is one of torch's that draw with replacement.
         """
-        order, n = self._manager.order_for(self._request), self._manager.n
+        order = self._manager.order_for(self._request)
+        count = self.handed_out
         if order is not None:
             gives_batches = getattr(order, "cuts", None) is not None
         else:
             # A sampler of single indices may also have a batch size, to group by. It is as long as the data set.
-            has_batches = self.batch_size is not None and not _visits_each_once(self._inner, n)
-            gives_batches = isinstance(self._inner, BatchSampler) or has_batches
+            gives_batches = count is None and (
+                self.batch_size is not None or isinstance(self._inner, BatchSampler | Sequence)
+            )
         if gives_batches and not self._repack_to:
             raise TypeError(
                 "the number of filtered batches is not known before they are created, because empty ones are dropped. "
                 "Use pruner.filter(batch_sampler, repack=True)."
             )
-        if order is None and not _visits_each_once(self._inner, n):
+        if order is None and count is None:
             raise TypeError(
                 "the number of samples that pass the filter is not known before an epoch starts, because "
-                f"{type(self._inner).__name__} does not guarantee that it visits each of the {n} samples once."
+                f"{type(self._inner).__name__} does not say how many indices it hands out."
             )
-        samples = self._manager.rank_samples(self._manager.epoch_size() if order is None else len(order))
+        if order is not None:
+            samples = len(order)
+        elif _visits_each_once(self._inner, self._manager.n):
+            samples = self._manager.epoch_size()
+        else:
+            assert count is not None
+            samples = self._manager.size_among(count)
+        samples = self._manager.rank_samples(samples)
         return batches_in(samples, self._repack_to, self.drop_last) if self._repack_to else samples
 
 
 def _visits_each_once(sampler: Any, n: int) -> bool:
     return hasattr(sampler, "__len__") and len(sampler) == n and not getattr(sampler, "replacement", False)
+
+
+# Samplers of torch that yield single indices, as many as their length says.
+_SINGLE = (SequentialSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 
 
 def _refuse_sharded(sampler: Any) -> None:
