@@ -67,6 +67,7 @@ import numpy as np
 import torch
 
 from orderdp._draw import key64
+from orderdp._planning import batches_in
 from orderdp._warnings import warn, warn_nonfinite
 from orderdp.checkpoint import whole_state
 from orderdp.errors import (
@@ -75,7 +76,9 @@ from orderdp.errors import (
     DatasetError,
     IndexRangeError,
     NoFeedbackWarning,
+    NoOpenEpochWarning,
     RealRatioWarning,
+    RestartedEpochWarning,
     StateError,
 )
 from orderdp.policy import (
@@ -95,6 +98,7 @@ from orderdp.samplers import (
     Order,
     PerBatchOrder,
     RankShard,
+    grouped,
     read_sampler,
     restore_order,
     restore_selection,
@@ -329,6 +333,7 @@ class EpochManager:
         n: Number of samples.
         seed: The training's seed.
         every_batch: Whether every step selects its own samples.
+        sharded: Whether each rank has only a part of the table.
         state: State of the open epoch.
         progress: The open epoch's number, and how much of it and of the training is done.
         order: The samples of the open epoch; None without one.
@@ -353,6 +358,7 @@ class EpochManager:
         self.n = table.n
         self.seed = seed
         self.every_batch = policy.every == "batch"
+        self.sharded = sharding is not None
         self.state = CLOSED
         self.progress = TrainingProgress()
         self.order: Order | None = None
@@ -640,11 +646,18 @@ class EpochManager:
         elif self._sharding is not None:
             order = self._sharded_order(self._sharding, arrangement)
         else:
-            order = EpochOrder(self.select().indices, None, arrangement)
+            order = EpochOrder(self._grouped(self.select().indices, request), None, arrangement)
         if request.inner is None:
             self.progress.handed_out = None
         self.order, self.state = order, OPEN
         self.progress.passes = 0
+
+    def _grouped(self, indices: np.ndarray, request: EpochRequest) -> np.ndarray:
+        """Return the selection in its own order, or in one whose steps hold samples of similar length."""
+        if request.group_by is None or request.cut is None:
+            return indices
+        rng = self.context(self.progress.epoch).rng("epoch", self.progress.epoch, "groups")
+        return grouped(indices, request.group_by, self._step_size(request.cut[0]), rng)
 
     def _filtered_order(self, request: EpochRequest) -> Order:
         """Order the current epoch as a sampler of the user does, which is read to its end."""
@@ -723,10 +736,17 @@ class EpochManager:
     def trained_on(self, samples: int) -> None:
         """Count samples whose losses have come back.
 
-        They count only while an epoch is open: feedback from a loader of the user, before the first epoch, is not
-        progress.
+        They count only while an epoch is open: feedback from a loader of the user is not progress.
         """
         if self.order is None:
+            if self.state is CLOSED and samples:
+                self._warn_once(
+                    NoOpenEpochWarning,
+                    f"update() got the losses of {samples} samples while no epoch was open: they are stored, but are "
+                    "no progress, and nothing is pruned. Take the samples from pruner.loader(...) or, for data on the "
+                    "device, from pruner.index_batches(...); call update() once per batch; use observe() to store "
+                    "scores outside of training.",
+                )
             return
         progress = self.progress
         if self._epochs is not None and progress.epoch >= self._epochs and self._budget is None:
@@ -756,6 +776,16 @@ class EpochManager:
             self.progress.passes += 2 if certainly else 1
             if self.state is OPEN:
                 self.state = EXHAUSTED
+
+    def restarted(self, number: int) -> None:
+        """Record that an iterator over epoch `number` is asked for more while a newer iterator's epoch is open."""
+        if self.order is not None:
+            self._warn_once(
+                RestartedEpochWarning,
+                f"the loader was iterated again in the middle of epoch {number}, which ended it and began epoch "
+                f"{self.progress.epoch}; the loop around it goes on with the rest of epoch {number}. For another pass "
+                "over the data, such as the accuracy on training data, use a plain DataLoader over the data set.",
+            )
 
     def end_epoch(self) -> None:
         """End the open epoch before all of it is trained on. An epoch without losses stays open."""
@@ -807,6 +837,23 @@ class EpochManager:
         self.order, self.selection, self._rewound, self.state = None, None, False, CLOSED
         if self._sharding is not None:
             self._sharding.pending = None
+
+    @property
+    def batches_done(self) -> int:
+        """Batches of the open epoch that this rank has trained on; 0 without an open epoch."""
+        progress, order = self.progress, self.order
+        if order is None or not progress.trained or self.epoch > progress.epoch:
+            return 0
+        cuts = getattr(order, "cuts", None)
+        if cuts is not None and progress.cut is None:
+            return int(np.searchsorted(cuts, progress.trained, side="right"))
+        shard = self._shard_of(self._group())
+        world = 1 if shard is None else shard.world
+        batch_size, drop_last = progress.cut or (max(1, progress.step // world), False)
+        whole, left = len(order), max(0, len(order) - progress.trained)
+        if shard is not None:
+            whole, left = shard.size(whole), shard.size(left)
+        return batches_in(whole, batch_size, drop_last) - batches_in(left, batch_size, drop_last)
 
     @property
     def repeated(self) -> int:

@@ -26,7 +26,15 @@ from orderdp.dataset import length_of, pruned_loader
 from orderdp.errors import ConfigError, DatasetError, FeedbackError, StateError, UnknownSizeError, UnsyncedStateWarning
 from orderdp.policies.learned import learned_threshold
 from orderdp.policy import Policy, Rows, Selection, StepwisePolicy, describe, epoch_sizes, total_samples
-from orderdp.samplers import ENDLESS, FilteredSampler, PrunedBatchSampler, PrunedSampler
+from orderdp.samplers import (
+    ENDLESS,
+    EpochRequest,
+    FilteredSampler,
+    IndexBatches,
+    PrunedBatchSampler,
+    PrunedSampler,
+    served_at_once,
+)
 from orderdp.score_table import ComputeColumns, ScoreTable
 
 __all__ = [
@@ -344,6 +352,16 @@ class Pruner:
         return self._manager.epoch
 
     @property
+    def batches_done(self) -> int:
+        """Batches of the open epoch that this process has trained on; 0 between epochs.
+
+        After a resume in mid-epoch the loader serves the rest of the epoch, and ``len(loader)`` counts the whole one.
+        ``enumerate(loader, start=pruner.batches_done)`` ends at ``len(loader) - 1``; so does a progress bar with
+        ``initial=pruner.batches_done, total=len(loader)``.
+        """
+        return self._manager.batches_done
+
+    @property
     def progress(self) -> float:
         """Finished fraction of the planned training, in [0, 1]: of its epochs, or of its samples under a `Budget`."""
         progress = self._manager.fraction_done
@@ -426,8 +444,9 @@ class Pruner:
     def preview(self) -> Selection:
         """Return the selection of the open epoch or, between epochs, the one the next epoch would get now.
 
-        Changes nothing. After the last planned epoch it is the selection of one more epoch of that kind. With
-        ``every="batch"`` it is what one selection for the whole epoch would keep.
+        Changes nothing, so it is no way to train on an epoch: see `index_batches`. After the last planned epoch it is
+        the selection of one more epoch of that kind. With ``every="batch"`` it is what one selection for the whole
+        epoch would keep.
         """
         return self._manager.preview()
 
@@ -496,31 +515,71 @@ class Pruner:
 
     # -- loading ---------------------------------------------------------------------------------------------
 
-    def loader(self, dataset: Any, batch_size: int = 1, **dataloader_kwargs: Any) -> DataLoader[Any]:
+    def loader(
+        self, dataset: Any, batch_size: int = 1, *, group_by: Any = None, **dataloader_kwargs: Any
+    ) -> DataLoader[Any]:
         """Return a stock DataLoader over this epoch's samples that yields ``(index, batch)``.
 
         Args:
             dataset: The data set the pruner was made for.
             batch_size: Samples per batch.
+            group_by: One number per sample, as in `batch_sampler`.
             **dataloader_kwargs: Arguments of the DataLoader, except those that set another order.
         """
         self._handed_out = self.n
-        return pruned_loader(self._manager, dataset, batch_size, dataloader_kwargs)
+        return pruned_loader(self._manager, dataset, batch_size, dataloader_kwargs, group_by)
 
     @property
     def sampler(self) -> PrunedSampler:
         """This epoch's samples one by one, for ``DataLoader(Indexed(dataset), sampler=pruner.sampler, ...)``."""
         return PrunedSampler(self._manager)
 
-    def batch_sampler(self, batch_size: int, drop_last: bool = False) -> PrunedBatchSampler:
+    def batch_sampler(self, batch_size: int, drop_last: bool = False, *, group_by: Any = None) -> PrunedBatchSampler:
         """Return this epoch's samples in batches, for ``DataLoader(Indexed(dataset), batch_sampler=...)``.
 
         Args:
             batch_size: Samples per batch.
             drop_last: Whether to drop a last, smaller batch.
+            group_by: One number per sample, such as its length. The epoch has the same samples, and each batch holds
+                samples of similar numbers.
         """
         self._handed_out = self.n
-        return PrunedBatchSampler(self._manager, batch_size, drop_last)
+        return PrunedBatchSampler(self._manager, batch_size, drop_last, group_by=group_by)
+
+    def index_batches(
+        self, batch_size: int, *, device: torch.device | str | int | None = None, drop_last: bool = False
+    ) -> IndexBatches:
+        """Return this epoch's samples in batches of indices, for loops over data that are on the device already.
+
+        ::
+
+            for index in pruner.index_batches(512, device=x.device):
+                loss = pruner.update(index, criterion(model(x[index]), y[index]))
+
+        The batches are those of `loader`, from the stored position on, and in a process group those of this rank. Each
+        is an int64 tensor on the device; the epoch is copied there at once.
+
+        Args:
+            batch_size: Samples per batch.
+            device: Where the indices are needed; None for the CPU.
+            drop_last: Whether to drop a last, smaller batch.
+        """
+        self._handed_out = self.n
+        return IndexBatches(self._manager, batch_size, drop_last, device)
+
+    def indices(self, device: torch.device | str | int | None = None) -> torch.Tensor:
+        """Return the rest of this epoch's samples at once, in their order, for loops that make their own batches.
+
+        Serves the epoch, as an iterator that is read to its end does. Unlike `preview`, which shows a selection and
+        opens nothing, the next call after the losses have come back returns the next epoch.
+
+        Args:
+            device: Where the indices are needed; None for the CPU.
+        """
+        manager = self._manager
+        opened = manager.open(EpochRequest())
+        manager.exhausted(opened.order, certainly=True)
+        return served_at_once(opened, device)
 
     def filter(self, sampler: Iterable[Any], *, repack: bool = False) -> FilteredSampler:
         """Return the selected part of another sampler or batch sampler, in its order.

@@ -9,7 +9,8 @@ batch.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Sized
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from hashlib import blake2b
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, NoReturn, Protocol
 
@@ -40,6 +41,7 @@ __all__ = [
     "EpochOrder",
     "EpochRequest",
     "FilteredSampler",
+    "IndexBatches",
     "OpenEpoch",
     "Order",
     "PerBatchOrder",
@@ -47,10 +49,12 @@ __all__ = [
     "PrunedSampler",
     "RankShard",
     "SampleIterator",
+    "grouped",
     "read_sampler",
     "restore_order",
     "restore_selection",
     "selection_state",
+    "served_at_once",
 ]
 
 
@@ -69,6 +73,7 @@ class EpochRequest:
             `inner` makes the batches.
         inner: The sampler whose order the epoch keeps; None for the order of the selection.
         dataset: The data set whose length is checked; None for no check.
+        group_by: One number per sample, by which batches are grouped; None for no groups.
     """
 
     order: Hashable = "as selected"
@@ -77,6 +82,7 @@ class EpochRequest:
     cut: tuple[int, bool] | None = None
     inner: Iterable[Any] | None = None
     dataset: Sized | None = None
+    group_by: np.ndarray | None = None
 
 
 class OpenEpoch(NamedTuple):
@@ -415,8 +421,13 @@ class RankShard:
 
     def batch(self, order: Order, position: int, batch_size: int) -> list[int]:
         """Return this rank's part of the step that starts at `position`."""
+        mine: list[int] = self.samples(order, position, batch_size).tolist()
+        return mine
+
+    def samples(self, order: Order, position: int, batch_size: int) -> np.ndarray:
+        """Return the same as an array."""
         if order.per_rank:
-            return order.batch(position, batch_size)
+            return np.array(order.batch(position, batch_size), dtype=np.int64)
         step = order.samples(position, position + batch_size * self.world)
         spare = len(step) % self.world
         if spare and self.pad:
@@ -424,8 +435,7 @@ class RankShard:
             step = np.concatenate((step, np.resize(order.samples(0, missing), missing)))
         elif spare:
             step = step[:-spare]
-        mine: list[int] = step[self.rank :: self.world].tolist()
-        return mine
+        return step[self.rank :: self.world]
 
     def end(self, order: Order, start: int, batch_size: int, drop_last: bool) -> int:
         """Position at which this rank's batches from `start` on end; beyond the epoch's length if it pads."""
@@ -477,6 +487,8 @@ class SampleIterator:
     def __next__(self) -> Any:
         if self._position >= self._end:
             self._refuse()
+        if self._manager.progress.epoch > self._number:
+            self._manager.restarted(self._number)
         offset = (self._position - self._chunk_start) // self._stride
         if not 0 <= offset < len(self._chunk):
             self._chunk = self._batch(_CHUNK)
@@ -530,6 +542,8 @@ class BatchIterator(SampleIterator):
             return self._batch(1)
         if self._position >= self._end:
             self._refuse()
+        if self._manager.progress.epoch > self._number:
+            self._manager.restarted(self._number)
         if self._shard is None:
             batch = self._order.batch(self._position, self._batch_size)
         else:
@@ -565,6 +579,7 @@ class PrunedBatchSampler(Sampler[list[int]]):
         dataset: The data set whose length is checked when an epoch starts; None skips the check.
         generator: Seeded anew for each epoch, for the seeds of a DataLoader's workers.
         prefetched: Number of batches the loader asks for before the first one is used; None if unknown.
+        group_by: One number per sample, such as its length: batches hold samples of similar numbers.
     """
 
     def __init__(
@@ -576,6 +591,7 @@ class PrunedBatchSampler(Sampler[list[int]]):
         dataset: Sized | None = None,
         generator: torch.Generator | None = None,
         prefetched: int | None = None,
+        group_by: Any = None,
     ) -> None:
         self.batch_size = check_batch_size(batch_size)
         self.drop_last = bool(drop_last)
@@ -583,6 +599,11 @@ class PrunedBatchSampler(Sampler[list[int]]):
         self._manager = manager
         cut = self.batch_size, self.drop_last
         self._request = EpochRequest(batch_size=cut[0], drop_last=cut[1], cut=cut, dataset=dataset)
+        if group_by is not None:
+            lengths = _checked_lengths(group_by, manager)
+            # Equal for equal lengths, so that samplers that are made anew in every epoch have the same order.
+            name = "grouped", self.batch_size, blake2b(lengths.tobytes(), digest_size=8).digest()
+            self._request = replace(self._request, order=name, group_by=lengths)
         self._generator = generator
         self._prefetched = prefetched
 
@@ -596,6 +617,112 @@ class PrunedBatchSampler(Sampler[list[int]]):
     def __len__(self) -> int:
         """Batches of this rank in a whole epoch, also while an epoch is being resumed."""
         return batches_in(len(self.sampler), self.batch_size, self.drop_last)
+
+
+# Batches are grouped within this many steps, so that samples of one length meet others in the next epoch.
+_WINDOW = 50
+
+
+def grouped(indices: np.ndarray, lengths: np.ndarray, step: int, rng: np.random.Generator) -> np.ndarray:
+    """Return the indices in an order in which every step holds samples of similar length.
+
+    All steps are full except the last one. What does not fill a step is the end of `indices`, of any length, so that
+    `drop_last` drops no particular lengths.
+
+    >>> lengths = np.array([9, 1, 8, 2, 7, 3, 5])
+    >>> grouped(np.arange(7), lengths, 3, np.random.default_rng(0)).tolist()
+    [1, 3, 5, 4, 2, 0, 6]
+
+    Args:
+        indices: The samples, in random order.
+        lengths: One number per sample of the data set.
+        step: Samples per step, of all ranks.
+        rng: Draws the order of the steps.
+    """
+    whole = len(indices) // step * step
+    steps = []
+    for start in range(0, whole, _WINDOW * step):
+        window = indices[start : min(start + _WINDOW * step, whole)]
+        steps.append(window[np.argsort(lengths[window], kind="stable")].reshape(-1, step))
+    if not steps:
+        return indices
+    table = np.concatenate(steps)
+    return np.concatenate((table[rng.permutation(len(table))].reshape(-1), indices[whole:]))
+
+
+def _checked_lengths(group_by: Any, manager: EpochManager) -> np.ndarray:
+    """Return one number per sample, or raise an error."""
+    if manager.every_batch:
+        raise ConfigError(
+            'every="batch" selects its batches from its own candidates and cannot group them. Use OrderDP(..., '
+            'every="epoch") with group_by.'
+        )
+    if manager.sharded:
+        raise ConfigError(
+            'group_by orders the whole selection, but with table="sharded" each process has only its own part. Use '
+            'table="replicated".'
+        )
+    given = group_by.cpu().numpy() if isinstance(group_by, torch.Tensor) else group_by
+    lengths = np.asarray(list(given) if isinstance(given, Iterable) and not hasattr(given, "__len__") else given)
+    if lengths.shape != (manager.n,) or lengths.dtype.kind not in "iuf" or np.isnan(lengths).any():
+        raise ConfigError(
+            f"group_by must be one number for each of the {manager.n} samples, such as its length, got "
+            f"{lengths.dtype} of shape {lengths.shape}."
+        )
+    return lengths
+
+
+class IndexBatches:
+    """Yields the current epoch's samples as tensors of indices on a device, for data that are there already.
+
+    Args:
+        manager: The epoch manager.
+        batch_size: Samples per batch.
+        drop_last: Whether to drop a last, smaller batch.
+        device: Where the indices are needed; None for the CPU.
+    """
+
+    def __init__(
+        self, manager: EpochManager, batch_size: int, drop_last: bool, device: torch.device | str | int | None
+    ) -> None:
+        self.batch_size = check_batch_size(batch_size)
+        self.drop_last = bool(drop_last)
+        self._manager = manager
+        self._device = device
+        cut = self.batch_size, self.drop_last
+        self._request = EpochRequest(batch_size=cut[0], drop_last=cut[1], cut=cut)
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return self._serve(self._manager.open(self._request))
+
+    def _serve(self, opened: OpenEpoch) -> Iterator[torch.Tensor]:
+        manager, number = self._manager, opened.number
+        if isinstance(opened.order, PerBatchOrder) or getattr(opened.order, "cuts", None) is not None:
+            # A step selects by the losses of the steps before it; or another sampler has made the batches.
+            for batch in BatchIterator(manager, opened, self.batch_size, prefetched=0):
+                yield torch.tensor(batch, device=self._device)
+            return
+        if opened.start < opened.end:
+            for index in served_at_once(opened, self._device).split(self.batch_size):
+                if manager.progress.epoch > number:
+                    manager.restarted(number)
+                yield index
+        manager.exhausted(opened.order, certainly=True)
+
+    def __len__(self) -> int:
+        """Batches of this rank in a whole epoch, also while an epoch is being resumed."""
+        samples = self._manager.rank_samples(self._manager.epoch_size())
+        return batches_in(samples, self.batch_size, self.drop_last)
+
+
+def served_at_once(opened: OpenEpoch, device: torch.device | str | int | None) -> torch.Tensor:
+    """Return this rank's samples of an open epoch, in one copy to a device."""
+    order, _, start, end, shard = opened
+    if shard is None:
+        samples = order.samples(start, end)
+    else:
+        samples = shard.samples(order, start, (end - start) // shard.world)
+    return torch.tensor(samples, dtype=torch.int64, device=device)
 
 
 class FilteredSampler(Sampler[Any]):
