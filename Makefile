@@ -64,7 +64,7 @@ $(READY): pyproject.toml constraints.txt
 $(VISION)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VISION)
 	$(VISION)/bin/python -m pip install --quiet --upgrade pip
-	$(VISION)/bin/python -m pip install --quiet --editable '.[vision,workbench]' pytest
+	$(VISION)/bin/python -m pip install --quiet --editable '.[vision,workbench,dali,grain]' pytest
 	@touch $(VISION)/.ready
 
 # Ray pins libraries that others pin differently, so it is kept apart.

@@ -31,6 +31,7 @@ BENCHMARKS: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
     "draw-first": draw.first,
     "update": update.update,
     "loader": loader.loader,
+    "index-batches": loader.index_batches,
     "epoch": epoch.epoch,
     "smaller-batches": epoch.smaller_batches,
     "memory": memory.memory,

@@ -11,11 +11,13 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from examples import (
     comparing,
     detection,
+    device_resident,
     digit_scenes,
     docstrings,
     graph,
@@ -262,6 +264,48 @@ def test_pretraining_learns_to_paint_and_the_encoder_goes_over_to_the_classifier
     assert masked_autoencoder.fine_tune(few.model, seed=0) > 30  # ten digits: 10 is guessing
 
 
+# -- data on the device --------------------------------------------------------------------------------------------
+
+
+def test_the_loop_over_data_on_the_device_visits_what_a_loader_would() -> None:
+    result = without_learning(device_resident.train)
+    pruner = orderdp.Pruner(PRUNED, result.pruner.n, seed=0)
+    visited = [index for batch in pruner.batch_sampler(device_resident.BATCH_SIZE) for index in batch]
+    assert result.pruner.usage.nonzero().flatten().tolist() == sorted(visited)
+    assert result.pruner.epoch == 1
+
+
+def test_images_are_shifted_and_mirrored_one_by_one() -> None:
+    torch.manual_seed(0)
+    images = torch.rand(50, 2, 5, 4)
+    padded = torch.nn.functional.pad(images, [1] * 4)
+    found = set()
+    for image, result in zip(padded, device_resident.augmented(images, mirror=True), strict=True):
+        views = {
+            (down, right, flip): (
+                image[:, down : down + 5, right : right + 4].flip(-1)
+                if flip
+                else image[:, down : down + 5, right : right + 4]
+            )
+            for down in range(3)
+            for right in range(3)
+            for flip in (False, True)
+        }
+        found |= {name for name, view in views.items() if torch.equal(view, result)}
+    assert len(found) > 12  # of the 18 ways
+
+
+def test_own_images_come_from_a_file(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    arrays = {"x_train": (30, 8, 8, 3), "x_test": (10, 8, 8, 3)}
+    pixels = {name: rng.integers(0, 256, shape, dtype=np.uint8) for name, shape in arrays.items()}
+    np.savez(tmp_path / "own.npz", **pixels, y_train=np.arange(30) % 3, y_test=np.arange(10) % 3)
+    train_images, test_images, mirror = device_resident.load(str(tmp_path / "own.npz"))
+    assert mirror
+    assert (train_images.pixels.shape, test_images.pixels.shape) == ((30, 3, 8, 8), (10, 3, 8, 8))
+    assert torch.equal(train_images.pixels[4, 1].cpu(), torch.from_numpy(pixels["x_train"][4, :, :, 1]))
+
+
 # -- all ---------------------------------------------------------------------------------------------------------
 
 # Better than what can be had without learning: everything background, one class for all, one byte as likely as another.
@@ -270,6 +314,7 @@ LEARNED = [
     (segmentation, 5, lambda overlap: overlap > 100 / 6 + 5),
     (graph, 8, lambda accuracy: accuracy > 80),
     (tabular, 8, lambda accuracy: accuracy > 90),
+    (device_resident, 4, lambda accuracy: accuracy > 85),
     (packed_language_model, 2, lambda bits: bits < 5),
     (two_modalities, 4, lambda accuracy: accuracy > 50),
 ]
@@ -295,7 +340,10 @@ def test_the_table_has_full_data_its_control_and_the_pruned_run(capsys: pytest.C
     assert all(name in printed for name in results)
 
 
-@pytest.mark.parametrize("name", ["detection", "segmentation", "graph", "packed_language_model", "two_modalities"])
+WITH_COMMANDS = ["detection", "segmentation", "graph", "packed_language_model", "two_modalities", "device_resident"]
+
+
+@pytest.mark.parametrize("name", WITH_COMMANDS)
 def test_every_example_has_a_command_line(
     name: str, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

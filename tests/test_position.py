@@ -16,6 +16,9 @@ from orderdp.errors import ConfigError, GroupError, StateError
 from tests.ranks import MemoryRank, all_fine, in_threads
 from tests.support import Undecided, fake_losses, toy_dataset, train_epoch
 
+# A loop that takes its samples from a pruner never gives back losses while no epoch is open.
+pytestmark = pytest.mark.filterwarnings("error::orderdp.errors.NoOpenEpochWarning")
+
 N, BATCH_SIZE, EPOCHS = 53, 6, 3
 DATASET = toy_dataset(N)
 

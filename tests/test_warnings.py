@@ -68,6 +68,42 @@ for _ in range(3):
     list(pruner.sampler)  # here
 """,
     ),
+    "losses while no epoch is open": (
+        "NoOpenEpochWarning",
+        """
+pruner = Pruner(orderdp.OrderDP(0.5), data, seed=0)
+index = torch.as_tensor(pruner.preview().indices)
+pruner.update(index, losses(index))  # here
+""",
+    ),
+    "a second pass in mid-epoch": (
+        "RestartedEpochWarning",
+        """
+pruner = Pruner(orderdp.OrderDP(0.5), data, seed=0)
+loader = pruner.loader(data, batch_size=5)
+for index, _ in loader:  # here
+    pruner.update(index, losses(index))
+    next(iter(loader))
+""",
+    ),
+    "a second pass in mid-epoch, by indices": (
+        "RestartedEpochWarning",
+        """
+pruner = Pruner(orderdp.OrderDP(0.5), data, seed=0)
+for index in pruner.index_batches(5):  # here
+    pruner.update(index, losses(index))
+    next(iter(pruner.index_batches(5)))
+""",
+    ),
+    "steps of another number of samples": (
+        "RealRatioWarning",
+        """
+pruner = Pruner(orderdp.OrderDP(0.5), data, seed=0)
+pruner.steps(5, batch_size=4)
+for index in pruner.filter(range(20)):  # here
+    pass
+""",
+    ),
     "more epochs than planned": (
         "BeyondPlanWarning",
         """

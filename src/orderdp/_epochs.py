@@ -67,6 +67,7 @@ import numpy as np
 import torch
 
 from orderdp._draw import key64
+from orderdp._planning import batches_in
 from orderdp._warnings import warn, warn_nonfinite
 from orderdp.checkpoint import whole_state
 from orderdp.errors import (
@@ -75,7 +76,9 @@ from orderdp.errors import (
     DatasetError,
     IndexRangeError,
     NoFeedbackWarning,
+    NoOpenEpochWarning,
     RealRatioWarning,
+    RestartedEpochWarning,
     StateError,
 )
 from orderdp.policy import (
@@ -95,6 +98,8 @@ from orderdp.samplers import (
     Order,
     PerBatchOrder,
     RankShard,
+    grouped,
+    read_sampler,
     restore_order,
     restore_selection,
     selection_state,
@@ -197,6 +202,9 @@ class TrainingProgress:
         start: Position from which the last iterator was served.
         received: Samples whose losses came back on this rank since then.
         overran: Whether an iterator has asked for more of the epoch than there is since then.
+        handed_out: Samples that a sampler of the user hands out for the open epoch, with repeats; None for all samples
+            once.
+        extra: Samples that such samplers handed out in earlier epochs beyond one of each sample; negative for fewer.
     """
 
     epoch: int = 0
@@ -210,6 +218,8 @@ class TrainingProgress:
     start: int = 0
     received: int = 0
     overran: bool = False
+    handed_out: int | None = None
+    extra: int = 0
 
     @property
     def epochs_done(self) -> float:
@@ -223,7 +233,9 @@ class TrainingProgress:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the progress as plain numbers."""
-        return {name: getattr(self, name) for name in ("epoch", "trained", "end", "cut", "step", "kept_before")}
+        state = {name: getattr(self, name) for name in ("epoch", "trained", "end", "cut", "step", "kept_before")}
+        # Only after samplers that are no permutation, so that other states are as they always were.
+        return state | {name: getattr(self, name) for name in ("handed_out", "extra") if getattr(self, name)}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> TrainingProgress:
@@ -239,6 +251,8 @@ class TrainingProgress:
             cut=None if cut is None else (int(cut[0]), bool(cut[1])),
             step=int(state.get("step", 0)),
             kept_before=int(state["kept_before"]),
+            handed_out=int(state["handed_out"]) if state.get("handed_out") else None,
+            extra=int(state.get("extra", 0)),
         )
 
 
@@ -319,12 +333,14 @@ class EpochManager:
         n: Number of samples.
         seed: The training's seed.
         every_batch: Whether every step selects its own samples.
+        sharded: Whether each rank has only a part of the table.
         state: State of the open epoch.
         progress: The open epoch's number, and how much of it and of the training is done.
         order: The samples of the open epoch; None without one.
         selection: The selection of the current epoch; None until it is made.
         weights: One weight per sample by the last selection; None if all are 1.
         nonfinite: Non-finite losses in all epochs before the last selection.
+        counted_on: Samples per epoch by which steps were counted last; None if they were not.
     """
 
     def __init__(
@@ -342,12 +358,14 @@ class EpochManager:
         self.n = table.n
         self.seed = seed
         self.every_batch = policy.every == "batch"
+        self.sharded = sharding is not None
         self.state = CLOSED
         self.progress = TrainingProgress()
         self.order: Order | None = None
         self.selection: Selection | None = None
         self.weights: torch.Tensor | None = None
         self.nonfinite = 0
+        self.counted_on: int | None = None
         self._policy = policy
         self._table = table
         self._epochs = epochs
@@ -359,6 +377,7 @@ class EpochManager:
         self._states_ratio = type(policy).nominal_ratio is not Policy.nominal_ratio
         self._last_weights: np.ndarray | None = None
         self._warned: set[type[Warning]] = set()
+        self._is_among = False  # whether the selection was made among what a sampler of the user handed out
         self._rewound = False  # whether the loader itself skips the trained part of the open epoch
         self._options = options or DistributedOptions()
         self._sharding = sharding
@@ -386,6 +405,22 @@ class EpochManager:
     def size_bounds(self, epoch: int) -> tuple[int, int]:
         """Return the fewest and the most samples that epoch can have."""
         return size_bounds(self._policy, self.n, self.context(epoch))
+
+    def bounds_among(self, count: int, epoch: int) -> tuple[int, int]:
+        """Return the fewest and the most samples that epoch can have of `count` that a sampler hands out."""
+        if count == self.n:
+            return self.size_bounds(epoch)
+        return self._policy.bounds_among(count, self.context(epoch))
+
+    def size_among(self, count: int) -> int:
+        """Return how many samples the next epoch keeps of `count`; raise a TypeError if the losses decide."""
+        fewest, most = self._policy.bounds_among(count, self.context(self._planned()))
+        if fewest != most:
+            raise TypeError(
+                f"the number of samples that pass the filter is not known before an epoch starts; of {count} it is "
+                f"between {fewest} and {most}. Call len() after iter(loader)."
+            )
+        return fewest
 
     def check_sizes(self) -> None:
         """Raise the policy's errors about any remaining epoch now, not when that epoch begins."""
@@ -452,8 +487,16 @@ class EpochManager:
         """Samples that training on the full data would have processed by now."""
         total = self.total
         if total is None or self._epochs is None:
-            return self.progress.epochs_done * self.n
+            return self.progress.epochs_done * self.n + self.extra_samples
         return self._epochs * self.n * min(1.0, self.progress.kept / total) if total else 0.0
+
+    @property
+    def extra_samples(self) -> float:
+        """Samples that samplers of the user handed out by now beyond one of each sample; negative for fewer."""
+        progress = self.progress
+        if progress.handed_out is None:
+            return progress.extra
+        return progress.extra + (progress.handed_out - self.offered) * (progress.epochs_done - progress.epoch)
 
     # -- opening an epoch --------------------------------------------------------------------------------------
 
@@ -599,13 +642,68 @@ class EpochManager:
         if self.every_batch:
             order = self._per_batch_order(request)
         elif request.inner is not None:
-            order = EpochOrder.filtered(request, self.select(), self.n)
+            order = self._filtered_order(request)
         elif self._sharding is not None:
             order = self._sharded_order(self._sharding, arrangement)
         else:
-            order = EpochOrder(self.select().indices, None, arrangement)
+            order = EpochOrder(self._grouped(self.select().indices, request), None, arrangement)
+        if request.inner is None:
+            self.progress.handed_out = None
         self.order, self.state = order, OPEN
         self.progress.passes = 0
+
+    def _grouped(self, indices: np.ndarray, request: EpochRequest) -> np.ndarray:
+        """Return the selection in its own order, or in one whose steps hold samples of similar length."""
+        if request.group_by is None or request.cut is None:
+            return indices
+        rng = self.context(self.progress.epoch).rng("epoch", self.progress.epoch, "groups")
+        return grouped(indices, request.group_by, self._step_size(request.cut[0]), rng)
+
+    def _filtered_order(self, request: EpochRequest) -> Order:
+        """Order the current epoch as a sampler of the user does, which is read to its end."""
+        assert request.inner is not None
+        handed_out, cuts = read_sampler(request.inner, self.n)
+        count = len(handed_out)
+        if self.counted_on not in (None, count):
+            self._warn_once(
+                RealRatioWarning,
+                f"steps() counted on {self.counted_on} samples per epoch before pruning, but the sampler handed out "
+                f"{count} in epoch {self.progress.epoch}. Call steps(..., samples={count}).",
+            )
+        if count == self.n and np.bincount(handed_out, minlength=self.n).max() == 1:
+            selected = np.zeros(self.n, dtype=np.bool_)
+            selected[self.select().indices] = True
+            kept = selected[handed_out]
+            self.progress.handed_out = None
+        else:
+            kept = self._select_among(handed_out)
+            self.progress.handed_out = count
+        return EpochOrder.filtered(request, handed_out, cuts, kept)
+
+    def _select_among(self, handed_out: np.ndarray) -> np.ndarray:
+        """Select among what a sampler handed out, repeats included; return which positions are kept."""
+        if self._sharding is not None:
+            self.select()  # raises
+        count, context = len(handed_out), self.context(self.progress.epoch)
+        self._prepare()
+        selection = self._policy.select_among(self._table, handed_out, context)
+        if not len(selection):
+            raise ConfigError(
+                f"the sampler yielded {count} indices, and none of them is among the samples that "
+                f"{describe(self._policy)} selects. Pass a sampler over the whole data set."
+            )
+        kept = np.zeros(count, dtype=np.bool_)
+        kept[selection.indices] = True
+        indices, weights = handed_out[selection.indices], selection.weights
+        if weights is not None:
+            # One weight per sample, which `update` looks up by its index.
+            sums = np.bincount(indices, weights=weights, minlength=self.n)
+            weights = (sums[indices] / np.bincount(indices, minlength=self.n)[indices]).astype(np.float32)
+        self._hold(Selection(indices, weights))
+        self._is_among = True
+        if self._policy.by_index or (self._states_ratio and self._budget is None and context.epoch):
+            self._check_ratio(count, context)
+        return kept
 
     def _per_batch_order(self, request: EpochRequest) -> Order:
         if request.cut is None:
@@ -638,10 +736,17 @@ class EpochManager:
     def trained_on(self, samples: int) -> None:
         """Count samples whose losses have come back.
 
-        They count only while an epoch is open: feedback from a loader of the user, before the first epoch, is not
-        progress.
+        They count only while an epoch is open: feedback from a loader of the user is not progress.
         """
         if self.order is None:
+            if self.state is CLOSED and samples:
+                self._warn_once(
+                    NoOpenEpochWarning,
+                    f"update() got the losses of {samples} samples while no epoch was open: they are stored, but are "
+                    "no progress, and nothing is pruned. Take the samples from pruner.loader(...) or, for data on the "
+                    "device, from pruner.index_batches(...); call update() once per batch; use observe() to store "
+                    "scores outside of training.",
+                )
             return
         progress = self.progress
         if self._epochs is not None and progress.epoch >= self._epochs and self._budget is None:
@@ -671,6 +776,16 @@ class EpochManager:
             self.progress.passes += 2 if certainly else 1
             if self.state is OPEN:
                 self.state = EXHAUSTED
+
+    def restarted(self, number: int) -> None:
+        """Record that an iterator over epoch `number` is asked for more while a newer iterator's epoch is open."""
+        if self.order is not None:
+            self._warn_once(
+                RestartedEpochWarning,
+                f"the loader was iterated again in the middle of epoch {number}, which ended it and began epoch "
+                f"{self.progress.epoch}; the loop around it goes on with the rest of epoch {number}. For another pass "
+                "over the data, such as the accuracy on training data, use a plain DataLoader over the data set.",
+            )
 
     def end_epoch(self) -> None:
         """End the open epoch before all of it is trained on. An epoch without losses stays open."""
@@ -716,9 +831,29 @@ class EpochManager:
         progress.kept_before += progress.trained
         progress.epoch += 1
         progress.trained, progress.end, progress.passes = 0, None, 0
+        if progress.handed_out is not None:
+            progress.extra += progress.handed_out - self.offered
+            progress.handed_out = None
         self.order, self.selection, self._rewound, self.state = None, None, False, CLOSED
         if self._sharding is not None:
             self._sharding.pending = None
+
+    @property
+    def batches_done(self) -> int:
+        """Batches of the open epoch that this rank has trained on; 0 without an open epoch."""
+        progress, order = self.progress, self.order
+        if order is None or not progress.trained or self.epoch > progress.epoch:
+            return 0
+        cuts = getattr(order, "cuts", None)
+        if cuts is not None and progress.cut is None:
+            return int(np.searchsorted(cuts, progress.trained, side="right"))
+        shard = self._shard_of(self._group())
+        world = 1 if shard is None else shard.world
+        batch_size, drop_last = progress.cut or (max(1, progress.step // world), False)
+        whole, left = len(order), max(0, len(order) - progress.trained)
+        if shard is not None:
+            whole, left = shard.size(whole), shard.size(left)
+        return batches_in(whole, batch_size, drop_last) - batches_in(left, batch_size, drop_last)
 
     @property
     def repeated(self) -> int:
@@ -731,7 +866,7 @@ class EpochManager:
 
     def select(self) -> Selection:
         """Return the selection of the current epoch; make it on the first call."""
-        if self.selection is not None:
+        if self.selection is not None and not self._is_among:
             return self.selection
         if self._sharding is not None:
             raise ConfigError(
@@ -740,12 +875,16 @@ class EpochManager:
             )
         context = self.context(self.progress.epoch)
         self._prepare()
-        selection = self.selection = self._policy.select(self._table, context)
+        selection = self._policy.select(self._table, context)
+        self._hold(selection)
+        if self._states_ratio and self._budget is None and context.epoch:
+            self._check_ratio(self.offered, context)
+        return selection
+
+    def _hold(self, selection: Selection) -> None:
+        self.selection, self._is_among = selection, False
         self._last_weights = selection.weights
         self.weights = None if selection.weights is None else selection.dense_weights(self.n)
-        if self._states_ratio and self._budget is None and context.epoch:
-            self._check_ratio(selection, context)
-        return selection
 
     def preview(self) -> Selection:
         """Return the selection of the open epoch, or the one the next epoch would get now. Stores nothing."""
@@ -793,11 +932,23 @@ class EpochManager:
         smallest, mean, largest = weights.min(), weights.mean(dtype=np.float64), weights.max()
         return {"weight_min": float(smallest), "weight_mean": float(mean), "weight_max": float(largest)}
 
-    def _check_ratio(self, selection: Selection, context: Context) -> None:
+    def _check_ratio(self, offered: int, context: Context) -> None:
         """Warn once if the real prune ratio differs from the nominal one. Not in epoch 0, which has no losses yet."""
-        offered = self.offered
-        real, nominal = 1 - len(selection) / offered, nominal_ratio(self._policy, offered, context)
+        assert self.selection is not None
+        real = 1 - len(self.selection) / offered
+        if self._policy.by_index:
+            nominal = nominal_ratio(self._policy, self.offered, context)
+        else:
+            nominal = nominal_ratio(self._policy, offered, replace(context, n=offered))
         if nominal is not None and abs(real - nominal) > _NOTICEABLE:
+            if self._policy.by_index:
+                self._warn_once(
+                    RealRatioWarning,
+                    f"{describe(self._policy)} keeps {len(self.selection)} of the {offered} samples that the sampler "
+                    f"handed out in epoch {context.epoch}: it leaves out {real:.1%}, not the nominal {nominal:.1%}, "
+                    "because it refers to samples by index. Pruner.report() shows the actual savings.",
+                )
+                return
             self._warn_once(
                 RealRatioWarning,
                 f"{describe(self._policy)} leaves out {real:.1%} of the samples in epoch {context.epoch}, not the "
@@ -1053,7 +1204,7 @@ class EpochManager:
 
         def restore() -> None:
             self.progress, self.seed, self.nonfinite = progress, seed, nonfinite
-            self.selection = selection
+            self.selection, self._is_among = selection, False
             self._last_weights = None if selection is None else selection.weights
             self.weights = None if selection is None else selection.dense_weights(self.n)
             self.order, self._rewound = order, False

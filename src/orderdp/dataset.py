@@ -139,7 +139,9 @@ def without_own_order(options: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if name not in ("sampler", "batch_sampler", "shuffle")}
 
 
-def pruned_loader(manager: EpochManager, dataset: Any, batch_size: int, given: dict[str, Any]) -> DataLoader[Any]:
+def pruned_loader(
+    manager: EpochManager, dataset: Any, batch_size: int, given: dict[str, Any], group_by: Any = None
+) -> DataLoader[Any]:
     """Return a DataLoader that yields ``(index, batch)``; raise an error if the data set or an option does not fit.
 
     Args:
@@ -147,6 +149,7 @@ def pruned_loader(manager: EpochManager, dataset: Any, batch_size: int, given: d
         dataset: The data set.
         batch_size: Samples per batch.
         given: Further arguments of the DataLoader.
+        group_by: One number per sample, by which batches are grouped; None for no groups.
     """
     options = without_own_order(given)
     check_batch_size(batch_size)
@@ -163,6 +166,7 @@ def pruned_loader(manager: EpochManager, dataset: Any, batch_size: int, given: d
         dataset=dataset,
         generator=own_generator,
         prefetched=(options.get("num_workers") or 0) * (options.get("prefetch_factor") or 2),
+        group_by=group_by,
     )
     if not (type(dataset) is Indexed and dataset.key is None):
         dataset = Indexed(dataset)

@@ -17,7 +17,9 @@
     ├── BeyondPlanWarning                more epochs are trained than were planned
     ├── NoFeedbackWarning                an epoch was exhausted and no loss came back
     ├── NonFiniteLossWarning             NaN or infinite losses were left out of the scores
+    ├── NoOpenEpochWarning               losses came back while no epoch was open
     ├── RealRatioWarning                 the real prune ratio differs from the nominal one
+    ├── RestartedEpochWarning            the loader was iterated again in the middle of an epoch
     ├── UnreachableRatioWarning          a policy cannot reach the given prune ratio
     └── UnsyncedStateWarning             a checkpoint lacks the feedback of other ranks
 
@@ -34,12 +36,14 @@ __all__ = [
     "GroupError",
     "IndexRangeError",
     "NoFeedbackWarning",
+    "NoOpenEpochWarning",
     "NonFiniteLossError",
     "NonFiniteLossWarning",
     "OrderDPError",
     "OrderDPWarning",
     "RealRatioWarning",
     "RecordError",
+    "RestartedEpochWarning",
     "StateError",
     "UnknownSizeError",
     "UnreachableRatioWarning",
@@ -113,12 +117,20 @@ class NoFeedbackWarning(OrderDPWarning):
     """An epoch was exhausted and no loss came back through ``Pruner.update``."""
 
 
+class NoOpenEpochWarning(OrderDPWarning):
+    """Losses came back while no epoch was open."""
+
+
 class NonFiniteLossWarning(OrderDPWarning):
     """NaN or infinite losses were left out of the scores."""
 
 
 class RealRatioWarning(OrderDPWarning):
     """The real prune ratio of a policy differs from its nominal one."""
+
+
+class RestartedEpochWarning(OrderDPWarning):
+    """The loader was iterated again in the middle of an epoch, and the loop around it goes on."""
 
 
 class UnreachableRatioWarning(OrderDPWarning):

@@ -24,6 +24,7 @@ __all__ = [
     "Selection",
     "StepwisePolicy",
     "Table",
+    "TableRows",
     "Threshold",
     "describe",
     "epoch_sizes",
@@ -122,6 +123,14 @@ class Context:
     trained: int = 0
     total: int | None = None
 
+    def among(self, indices: np.ndarray) -> Context:
+        """Return the context of a selection among these samples, which may be missing or repeated.
+
+        Args:
+            indices: The samples.
+        """
+        return replace(self, n=len(indices), labels=None if self.labels is None else self.labels[indices])
+
     def rng(self, *tags: int | str) -> np.random.Generator:
         """Return a generator that depends only on the seed and `tags`.
 
@@ -145,6 +154,25 @@ class Table(Protocol):
     def __getitem__(self, name: str) -> np.ndarray:
         """Return the column called `name`."""
         ...
+
+
+class TableRows:
+    """A table of some rows of another; rows may repeat.
+
+    Args:
+        table: The other table.
+        indices: Which rows.
+    """
+
+    def __init__(self, table: Table, indices: np.ndarray) -> None:
+        self.n = len(indices)
+        self._table, self._indices = table, indices
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        """Return the column `name`, read-only."""
+        values: np.ndarray = self._table[name][self._indices]
+        values.flags.writeable = False
+        return values
 
 
 class Rows(Protocol):
@@ -211,6 +239,42 @@ class Policy(ABC):
             table: What is stored per sample.
             context: The epoch's context.
         """
+
+    # -- samplers that leave samples out or repeat them --------------------------------------------------------
+
+    @property
+    def by_index(self) -> bool:
+        """Whether the policy refers to samples by their index, not by what is stored about them. Default: False."""
+        return False
+
+    def select_among(self, table: Table, handed_out: np.ndarray, context: Context) -> Selection:
+        """Select among what a sampler hands out in an epoch. Default: as if each position were a sample.
+
+        Args:
+            table: What is stored per sample.
+            handed_out: Indices of samples; some may be missing, others repeated.
+            context: The epoch's context.
+
+        Returns:
+            Positions in `handed_out`, and their weights.
+        """
+        if not self.by_index:
+            return self.select(TableRows(table, handed_out), context.among(handed_out))
+        selection = self.select(table, context)
+        places = np.full(context.n, -1, dtype=np.int64)
+        places[selection.indices] = np.arange(len(selection))
+        kept = np.flatnonzero(places[handed_out] >= 0)
+        weights = selection.weights
+        return Selection(kept, None if weights is None else weights[places[handed_out[kept]]])
+
+    def bounds_among(self, count: int, context: Context) -> tuple[int, int]:
+        """Return the fewest and the most samples that `select_among` keeps of `count`.
+
+        Args:
+            count: How many indices a sampler hands out.
+            context: The epoch's context.
+        """
+        return (1, count) if self.by_index else size_bounds(self, count, replace(context, n=count))
 
     # -- what is stored per sample ---------------------------------------------------------------------------
 

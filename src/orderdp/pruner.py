@@ -26,7 +26,15 @@ from orderdp.dataset import length_of, pruned_loader
 from orderdp.errors import ConfigError, DatasetError, FeedbackError, StateError, UnknownSizeError, UnsyncedStateWarning
 from orderdp.policies.learned import learned_threshold
 from orderdp.policy import Policy, Rows, Selection, StepwisePolicy, describe, epoch_sizes, total_samples
-from orderdp.samplers import FilteredSampler, PrunedBatchSampler, PrunedSampler
+from orderdp.samplers import (
+    ENDLESS,
+    EpochRequest,
+    FilteredSampler,
+    IndexBatches,
+    PrunedBatchSampler,
+    PrunedSampler,
+    served_at_once,
+)
 from orderdp.score_table import ComputeColumns, ScoreTable
 
 __all__ = [
@@ -323,6 +331,7 @@ class Pruner:
         self._arguments = feedback_arguments(self._compute_columns)
         self._threshold = learned_threshold(policy)
         self._pad = bool(pad)
+        self._handed_out: int | None = n  # samples per epoch before pruning, by the last sampler; None if unknown
         self._table_is_home = False  # whether the table is on the device of the losses
         self._warned_unsynced = False
         self._manager.check_sizes()  # fail now, not in some epoch, if the data set is too small for the policy
@@ -341,6 +350,16 @@ class Pruner:
     def epoch(self) -> int:
         """Number of epochs trained to their end; a resumed loop starts here."""
         return self._manager.epoch
+
+    @property
+    def batches_done(self) -> int:
+        """Batches of the open epoch that this process has trained on; 0 between epochs.
+
+        After a resume in mid-epoch the loader serves the rest of the epoch, and ``len(loader)`` counts the whole one.
+        ``enumerate(loader, start=pruner.batches_done)`` ends at ``len(loader) - 1``; so does a progress bar with
+        ``initial=pruner.batches_done, total=len(loader)``.
+        """
+        return self._manager.batches_done
 
     @property
     def progress(self) -> float:
@@ -377,7 +396,8 @@ class Pruner:
     @property
     def lr_scale(self) -> float:
         """The factor on the learning rate that the policy asks for; 1 for most policies."""
-        return float(self.policy.lr_scale(self.n, self._manager.epoch_size()))
+        handed_out = self._manager.progress.handed_out
+        return float(self.policy.lr_scale(handed_out or self.n, self._manager.epoch_size()))
 
     # -- samples ---------------------------------------------------------------------------------------------
 
@@ -424,8 +444,9 @@ class Pruner:
     def preview(self) -> Selection:
         """Return the selection of the open epoch or, between epochs, the one the next epoch would get now.
 
-        Changes nothing. After the last planned epoch it is the selection of one more epoch of that kind. With
-        ``every="batch"`` it is what one selection for the whole epoch would keep.
+        Changes nothing, so it is no way to train on an epoch: see `index_batches`. After the last planned epoch it is
+        the selection of one more epoch of that kind. With ``every="batch"`` it is what one selection for the whole
+        epoch would keep.
         """
         return self._manager.preview()
 
@@ -494,38 +515,85 @@ class Pruner:
 
     # -- loading ---------------------------------------------------------------------------------------------
 
-    def loader(self, dataset: Any, batch_size: int = 1, **dataloader_kwargs: Any) -> DataLoader[Any]:
+    def loader(
+        self, dataset: Any, batch_size: int = 1, *, group_by: Any = None, **dataloader_kwargs: Any
+    ) -> DataLoader[Any]:
         """Return a stock DataLoader over this epoch's samples that yields ``(index, batch)``.
 
         Args:
             dataset: The data set the pruner was made for.
             batch_size: Samples per batch.
+            group_by: One number per sample, as in `batch_sampler`.
             **dataloader_kwargs: Arguments of the DataLoader, except those that set another order.
         """
-        return pruned_loader(self._manager, dataset, batch_size, dataloader_kwargs)
+        self._handed_out = self.n
+        return pruned_loader(self._manager, dataset, batch_size, dataloader_kwargs, group_by)
 
     @property
     def sampler(self) -> PrunedSampler:
         """This epoch's samples one by one, for ``DataLoader(Indexed(dataset), sampler=pruner.sampler, ...)``."""
         return PrunedSampler(self._manager)
 
-    def batch_sampler(self, batch_size: int, drop_last: bool = False) -> PrunedBatchSampler:
+    def batch_sampler(self, batch_size: int, drop_last: bool = False, *, group_by: Any = None) -> PrunedBatchSampler:
         """Return this epoch's samples in batches, for ``DataLoader(Indexed(dataset), batch_sampler=...)``.
 
         Args:
             batch_size: Samples per batch.
             drop_last: Whether to drop a last, smaller batch.
+            group_by: One number per sample, such as its length. The epoch has the same samples, and each batch holds
+                samples of similar numbers.
         """
-        return PrunedBatchSampler(self._manager, batch_size, drop_last)
+        self._handed_out = self.n
+        return PrunedBatchSampler(self._manager, batch_size, drop_last, group_by=group_by)
+
+    def index_batches(
+        self, batch_size: int, *, device: torch.device | str | int | None = None, drop_last: bool = False
+    ) -> IndexBatches:
+        """Return this epoch's samples in batches of indices, for loops over data that are on the device already.
+
+        ::
+
+            for index in pruner.index_batches(512, device=x.device):
+                loss = pruner.update(index, criterion(model(x[index]), y[index]))
+
+        The batches are those of `loader`, from the stored position on, and in a process group those of this rank. Each
+        is an int64 tensor on the device; the epoch is copied there at once.
+
+        Args:
+            batch_size: Samples per batch.
+            device: Where the indices are needed; None for the CPU.
+            drop_last: Whether to drop a last, smaller batch.
+        """
+        self._handed_out = self.n
+        return IndexBatches(self._manager, batch_size, drop_last, device)
+
+    def indices(self, device: torch.device | str | int | None = None) -> torch.Tensor:
+        """Return the rest of this epoch's samples at once, in their order, for loops that make their own batches.
+
+        Serves the epoch, as an iterator that is read to its end does. Unlike `preview`, which shows a selection and
+        opens nothing, the next call after the losses have come back returns the next epoch.
+
+        Args:
+            device: Where the indices are needed; None for the CPU.
+        """
+        manager = self._manager
+        opened = manager.open(EpochRequest())
+        manager.exhausted(opened.order, certainly=True)
+        return served_at_once(opened, device)
 
     def filter(self, sampler: Iterable[Any], *, repack: bool = False) -> FilteredSampler:
         """Return the selected part of another sampler or batch sampler, in its order.
 
+        The selection is made among what the sampler hands out in the epoch, repeats included: a weighted sampler or one
+        of a subset is pruned by the same ratio.
+
         Args:
-            sampler: A sampler or batch sampler over the whole data set.
+            sampler: A sampler or batch sampler of indices of the data set.
             repack: Whether to refill batches that have lost samples.
         """
-        return FilteredSampler(self._manager, sampler, repack)
+        filtered = FilteredSampler(self._manager, sampler, repack)
+        self._handed_out = filtered.handed_out
+        return filtered
 
     # -- feedback --------------------------------------------------------------------------------------------
 
@@ -643,6 +711,7 @@ class Pruner:
         world_size: int = 1,
         accumulate: int = 1,
         split: Split = "samples",
+        samples: int | None = None,
     ) -> int:
         """Return the number of optimizer steps in `epochs` epochs, for a learning-rate schedule.
 
@@ -657,14 +726,20 @@ class Pruner:
             world_size: Number of ranks that share the work.
             accumulate: Batches per step. The remaining batches of an epoch make a step of their own.
             split: What is distributed to the ranks: "samples", and each rank batches its own, or "batches".
+            samples: How many samples a filtered sampler hands out per epoch, repeats included, before pruning. Default:
+                as many as the last one given to `filter` says, or all samples.
         """
         if not is_count(epochs, least=0):
             raise ConfigError(f"epochs must be a whole number, at least 0, got {epochs!r}.")
+        if samples is not None and not is_count(samples):
+            raise ConfigError(f"samples must be a whole number, at least 1, got {samples!r}.")
+        count = self._handed_out if samples is None else int(samples)
+        self._manager.counted_on = count
         total = total_samples(self.policy, self.n, epochs) if epochs else None
-        sizes: Iterable[tuple[int, int]] = (self._manager.size_bounds(number) for number in range(epochs))
+        sizes: Iterable[tuple[int, int]] = (self._bounds(number, count) for number in range(epochs))
         if total is not None:
             # Steps that drop samples make later epochs longer than the policy can predict.
-            whole = not drop_last and world_size == 1
+            whole = not drop_last and world_size == 1 and count == self.n
             known = epoch_sizes(self.policy, self.n, epochs) if whole else None
             if known is None:
                 return self._steps_of(total, batch_size, drop_last, world_size, accumulate)
@@ -678,6 +753,14 @@ class Pruner:
             split=split,
             pad=self._pad,
         )
+        if fewest != most and count is None:
+            raise UnknownSizeError(
+                "the sampler that was given to filter() does not say how many indices it hands out per epoch, so the "
+                f"number of steps is not known in advance: it is between {fewest} and {most}. Call steps(..., "
+                "samples=...) with that number, or let the schedule follow Pruner.progress.",
+                fewest,
+                most,
+            )
         if fewest != most:
             raise UnknownSizeError(
                 f"{describe(self.policy)} decides by the losses how much it keeps, so the number of steps is not "
@@ -743,7 +826,13 @@ class Pruner:
         """
         if not is_count(epoch, least=0):
             raise ConfigError(f"epoch must be a whole number, at least 0, got {epoch!r}.")
-        return self._manager.size_bounds(int(epoch))
+        return self._bounds(int(epoch), self._handed_out)
+
+    def _bounds(self, epoch: int, count: int | None) -> tuple[int, int]:
+        """Return the fewest and the most samples of an epoch in which a sampler hands out `count`; None if unknown."""
+        if count is None:
+            return 1, self._manager.bounds_among(ENDLESS * self.n, epoch)[1]
+        return self._manager.bounds_among(count, epoch)
 
     def end_epoch(self) -> None:
         """End the epoch before all of it is trained on: for loops that leave an epoch early on purpose.

@@ -8,14 +8,22 @@ batch.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sized
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Sized
+from dataclasses import dataclass, replace
+from hashlib import blake2b
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, NoReturn, Protocol
 
 import numpy as np
 import torch
-from torch.utils.data import BatchSampler, Sampler
+from torch.utils.data import (
+    BatchSampler,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 from torch.utils.data.distributed import DistributedSampler
 
 from orderdp._planning import batches_in
@@ -28,10 +36,12 @@ if TYPE_CHECKING:
     from orderdp._epochs import EpochManager
 
 __all__ = [
+    "ENDLESS",
     "BatchIterator",
     "EpochOrder",
     "EpochRequest",
     "FilteredSampler",
+    "IndexBatches",
     "OpenEpoch",
     "Order",
     "PerBatchOrder",
@@ -39,9 +49,12 @@ __all__ = [
     "PrunedSampler",
     "RankShard",
     "SampleIterator",
+    "grouped",
+    "read_sampler",
     "restore_order",
     "restore_selection",
     "selection_state",
+    "served_at_once",
 ]
 
 
@@ -60,6 +73,7 @@ class EpochRequest:
             `inner` makes the batches.
         inner: The sampler whose order the epoch keeps; None for the order of the selection.
         dataset: The data set whose length is checked; None for no check.
+        group_by: One number per sample, by which batches are grouped; None for no groups.
     """
 
     order: Hashable = "as selected"
@@ -68,6 +82,7 @@ class EpochRequest:
     cut: tuple[int, bool] | None = None
     inner: Iterable[Any] | None = None
     dataset: Sized | None = None
+    group_by: np.ndarray | None = None
 
 
 class OpenEpoch(NamedTuple):
@@ -183,40 +198,33 @@ class EpochOrder:
         return cls(order, cuts)
 
     @classmethod
-    def filtered(cls, request: EpochRequest, selection: Selection, n: int) -> EpochOrder:
-        """Return the selected samples in the order of another sampler, which is read to its end.
+    def filtered(
+        cls, request: EpochRequest, order: np.ndarray, cuts: np.ndarray | None, kept: np.ndarray
+    ) -> EpochOrder:
+        """Return what is kept of the output of another sampler, in its order.
 
         Args:
-            request: Names the sampler, and says whether its batches stay as they are.
-            selection: The samples that are kept.
-            n: Number of samples.
+            request: Says whether the sampler's batches stay as they are.
+            order: The indices that the sampler handed out.
+            cuts: Where its batches end; None if it hands out single indices.
+            kept: Which positions of `order` are kept.
         """
-        assert request.inner is not None
-        selected = np.zeros(n, dtype=np.bool_)
-        selected[selection.indices] = True
-        order, cuts = _read(request.inner, n)
-        kept = selected[order]
         if cuts is not None:
             ends = np.concatenate(([0], np.cumsum(kept)))[cuts]
             cuts = None if request.cut is not None else np.unique(ends[ends > 0])
-        if not kept.any():
-            raise ConfigError(
-                f"the sampler yielded {len(order)} indices, and none of them is among the {len(selection)} samples "
-                "that were selected. Pass a sampler over the whole data set."
-            )
         return cls(order[kept], cuts, request.order)
 
 
 # A sampler that yields more than this many times the data set is treated as endless.
-_ENDLESS = 64
+ENDLESS = 64
 
 
-def _read(sampler: Iterable[Any], n: int) -> tuple[np.ndarray, np.ndarray | None]:
+def read_sampler(sampler: Iterable[Any], n: int) -> tuple[np.ndarray, np.ndarray | None]:
     """Return all indices of a sampler and, if it yields batches, where each batch ends."""
-    given = list(islice(sampler, _ENDLESS * n + 1))
-    if len(given) > _ENDLESS * n:
+    given = list(islice(sampler, ENDLESS * n + 1))
+    if len(given) > ENDLESS * n:
         raise ConfigError(
-            f"the sampler must be finite; it yielded more than {_ENDLESS} times the {n} samples of the data set. Pass "
+            f"the sampler must be finite; it yielded more than {ENDLESS} times the {n} samples of the data set. Pass "
             "one that ends with the epoch."
         )
     cuts = None
@@ -224,7 +232,9 @@ def _read(sampler: Iterable[Any], n: int) -> tuple[np.ndarray, np.ndarray | None
         cuts = np.cumsum([len(batch) for batch in given])
         given = list(chain.from_iterable(given))
     order = np.fromiter((int(index) for index in given), dtype=np.int64, count=len(given))
-    if len(order) and not (order.min() >= 0 and order.max() < n):
+    if not len(order):
+        raise ConfigError("the sampler yielded no index. Pass a sampler of at least one sample.")
+    if not (order.min() >= 0 and order.max() < n):
         raise DatasetError(
             f"the sampler must yield indices below {n}, the length of the data set; it yielded {int(order.min())} to "
             f"{int(order.max())}. Pass a sampler over the same data set."
@@ -411,8 +421,13 @@ class RankShard:
 
     def batch(self, order: Order, position: int, batch_size: int) -> list[int]:
         """Return this rank's part of the step that starts at `position`."""
+        mine: list[int] = self.samples(order, position, batch_size).tolist()
+        return mine
+
+    def samples(self, order: Order, position: int, batch_size: int) -> np.ndarray:
+        """Return the same as an array."""
         if order.per_rank:
-            return order.batch(position, batch_size)
+            return np.array(order.batch(position, batch_size), dtype=np.int64)
         step = order.samples(position, position + batch_size * self.world)
         spare = len(step) % self.world
         if spare and self.pad:
@@ -420,8 +435,7 @@ class RankShard:
             step = np.concatenate((step, np.resize(order.samples(0, missing), missing)))
         elif spare:
             step = step[:-spare]
-        mine: list[int] = step[self.rank :: self.world].tolist()
-        return mine
+        return step[self.rank :: self.world]
 
     def end(self, order: Order, start: int, batch_size: int, drop_last: bool) -> int:
         """Position at which this rank's batches from `start` on end; beyond the epoch's length if it pads."""
@@ -473,6 +487,8 @@ class SampleIterator:
     def __next__(self) -> Any:
         if self._position >= self._end:
             self._refuse()
+        if self._manager.progress.epoch > self._number:
+            self._manager.restarted(self._number)
         offset = (self._position - self._chunk_start) // self._stride
         if not 0 <= offset < len(self._chunk):
             self._chunk = self._batch(_CHUNK)
@@ -526,6 +542,8 @@ class BatchIterator(SampleIterator):
             return self._batch(1)
         if self._position >= self._end:
             self._refuse()
+        if self._manager.progress.epoch > self._number:
+            self._manager.restarted(self._number)
         if self._shard is None:
             batch = self._order.batch(self._position, self._batch_size)
         else:
@@ -561,6 +579,7 @@ class PrunedBatchSampler(Sampler[list[int]]):
         dataset: The data set whose length is checked when an epoch starts; None skips the check.
         generator: Seeded anew for each epoch, for the seeds of a DataLoader's workers.
         prefetched: Number of batches the loader asks for before the first one is used; None if unknown.
+        group_by: One number per sample, such as its length: batches hold samples of similar numbers.
     """
 
     def __init__(
@@ -572,6 +591,7 @@ class PrunedBatchSampler(Sampler[list[int]]):
         dataset: Sized | None = None,
         generator: torch.Generator | None = None,
         prefetched: int | None = None,
+        group_by: Any = None,
     ) -> None:
         self.batch_size = check_batch_size(batch_size)
         self.drop_last = bool(drop_last)
@@ -579,6 +599,11 @@ class PrunedBatchSampler(Sampler[list[int]]):
         self._manager = manager
         cut = self.batch_size, self.drop_last
         self._request = EpochRequest(batch_size=cut[0], drop_last=cut[1], cut=cut, dataset=dataset)
+        if group_by is not None:
+            lengths = _checked_lengths(group_by, manager)
+            # Equal for equal lengths, so that samplers that are made anew in every epoch have the same order.
+            name = "grouped", self.batch_size, blake2b(lengths.tobytes(), digest_size=8).digest()
+            self._request = replace(self._request, order=name, group_by=lengths)
         self._generator = generator
         self._prefetched = prefetched
 
@@ -594,8 +619,117 @@ class PrunedBatchSampler(Sampler[list[int]]):
         return batches_in(len(self.sampler), self.batch_size, self.drop_last)
 
 
+# Batches are grouped within this many steps, so that samples of one length meet others in the next epoch.
+_WINDOW = 50
+
+
+def grouped(indices: np.ndarray, lengths: np.ndarray, step: int, rng: np.random.Generator) -> np.ndarray:
+    """Return the indices in an order in which every step holds samples of similar length.
+
+    All steps are full except the last one. What does not fill a step is the end of `indices`, of any length, so that
+    `drop_last` drops no particular lengths.
+
+    >>> lengths = np.array([9, 1, 8, 2, 7, 3, 5])
+    >>> grouped(np.arange(7), lengths, 3, np.random.default_rng(0)).tolist()
+    [1, 3, 5, 4, 2, 0, 6]
+
+    Args:
+        indices: The samples, in random order.
+        lengths: One number per sample of the data set.
+        step: Samples per step, of all ranks.
+        rng: Draws the order of the steps.
+    """
+    whole = len(indices) // step * step
+    steps = []
+    for start in range(0, whole, _WINDOW * step):
+        window = indices[start : min(start + _WINDOW * step, whole)]
+        steps.append(window[np.argsort(lengths[window], kind="stable")].reshape(-1, step))
+    if not steps:
+        return indices
+    table = np.concatenate(steps)
+    return np.concatenate((table[rng.permutation(len(table))].reshape(-1), indices[whole:]))
+
+
+def _checked_lengths(group_by: Any, manager: EpochManager) -> np.ndarray:
+    """Return one number per sample, or raise an error."""
+    if manager.every_batch:
+        raise ConfigError(
+            'every="batch" selects its batches from its own candidates and cannot group them. Use OrderDP(..., '
+            'every="epoch") with group_by.'
+        )
+    if manager.sharded:
+        raise ConfigError(
+            'group_by orders the whole selection, but with table="sharded" each process has only its own part. Use '
+            'table="replicated".'
+        )
+    given = group_by.cpu().numpy() if isinstance(group_by, torch.Tensor) else group_by
+    lengths = np.asarray(list(given) if isinstance(given, Iterable) and not hasattr(given, "__len__") else given)
+    if lengths.shape != (manager.n,) or lengths.dtype.kind not in "iuf" or np.isnan(lengths).any():
+        raise ConfigError(
+            f"group_by must be one number for each of the {manager.n} samples, such as its length, got "
+            f"{lengths.dtype} of shape {lengths.shape}."
+        )
+    return lengths
+
+
+class IndexBatches:
+    """Yields the current epoch's samples as tensors of indices on a device, for data that are there already.
+
+    Args:
+        manager: The epoch manager.
+        batch_size: Samples per batch.
+        drop_last: Whether to drop a last, smaller batch.
+        device: Where the indices are needed; None for the CPU.
+    """
+
+    def __init__(
+        self, manager: EpochManager, batch_size: int, drop_last: bool, device: torch.device | str | int | None
+    ) -> None:
+        self.batch_size = check_batch_size(batch_size)
+        self.drop_last = bool(drop_last)
+        self._manager = manager
+        self._device = device
+        cut = self.batch_size, self.drop_last
+        self._request = EpochRequest(batch_size=cut[0], drop_last=cut[1], cut=cut)
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return self._serve(self._manager.open(self._request))
+
+    def _serve(self, opened: OpenEpoch) -> Iterator[torch.Tensor]:
+        manager, number = self._manager, opened.number
+        if isinstance(opened.order, PerBatchOrder) or getattr(opened.order, "cuts", None) is not None:
+            # A step selects by the losses of the steps before it; or another sampler has made the batches.
+            for batch in BatchIterator(manager, opened, self.batch_size, prefetched=0):
+                yield torch.tensor(batch, device=self._device)
+            return
+        if opened.start < opened.end:
+            for index in served_at_once(opened, self._device).split(self.batch_size):
+                if manager.progress.epoch > number:
+                    manager.restarted(number)
+                yield index
+        manager.exhausted(opened.order, certainly=True)
+
+    def __len__(self) -> int:
+        """Batches of this rank in a whole epoch, also while an epoch is being resumed."""
+        samples = self._manager.rank_samples(self._manager.epoch_size())
+        return batches_in(samples, self.batch_size, self.drop_last)
+
+
+def served_at_once(opened: OpenEpoch, device: torch.device | str | int | None) -> torch.Tensor:
+    """Return this rank's samples of an open epoch, in one copy to a device."""
+    order, _, start, end, shard = opened
+    if shard is None:
+        samples = order.samples(start, end)
+    else:
+        samples = shard.samples(order, start, (end - start) // shard.world)
+    return torch.tensor(samples, dtype=torch.int64, device=device)
+
+
 class FilteredSampler(Sampler[Any]):
-    """Yields the samples of an inner sampler that are part of the pruner's current selection.
+    """Yields what the pruner selects among the samples that an inner sampler hands out in an epoch.
+
+    If the inner sampler leaves samples out or repeats some, the selection is made among what it hands out, repeats
+    included: the fraction that is kept is exact for any sampler.
 
     A sampler of indices yields indices. A batch sampler yields its batches with fewer samples and no empty ones, or,
     with `repack`, full batches again. The inner sampler is read to its end when an epoch starts, so that its order can
@@ -603,7 +737,7 @@ class FilteredSampler(Sampler[Any]):
 
     Args:
         manager: The epoch manager.
-        inner: A sampler or batch sampler over the whole data set.
+        inner: A sampler or batch sampler of indices of the data set, of all ranks.
         repack: Whether to refill filtered batches to the inner sampler's batch size.
     """
 
@@ -640,6 +774,21 @@ class FilteredSampler(Sampler[Any]):
             inner=self._inner,
         )
 
+    @property
+    def handed_out(self) -> int | None:
+        """Number of indices that the inner sampler hands out in an epoch; None if it does not say."""
+        inner, n = self._inner, self._manager.n
+        length = len(inner) if isinstance(inner, Sized) else None
+        if length is None or length == n:
+            return length
+        if isinstance(inner, BatchSampler):
+            single = False
+        elif isinstance(inner, Sequence | torch.Tensor | np.ndarray):
+            single = length > 0 and np.ndim(inner[0]) == 0
+        else:  # a sampler of another kind may yield batches; one with a batch size does unless it visits all samples
+            single = isinstance(inner, _SINGLE) and getattr(inner, "batch_size", None) is None
+        return length if single else None
+
     def __iter__(self) -> Iterator[Any]:
         opened = self._manager.open(self._request)
         if self._repack_to:
@@ -651,32 +800,45 @@ class FilteredSampler(Sampler[Any]):
     def __len__(self) -> int:
         """Samples or, when repacked, batches in a whole epoch.
 
-        Known before an epoch starts if the inner sampler visits every sample once. This is assumed if it is as long as
-        the data set and does not draw with replacement.
+        Known before an epoch starts if the inner sampler says how many indices it hands out. One that is as long as the
+        data set is taken to visit every sample once, unless it is one of torch's that draw with replacement.
         """
-        order, n = self._manager.order_for(self._request), self._manager.n
+        order = self._manager.order_for(self._request)
+        count = self.handed_out
         if order is not None:
             gives_batches = getattr(order, "cuts", None) is not None
         else:
             # A sampler of single indices may also have a batch size, to group by. It is as long as the data set.
-            has_batches = self.batch_size is not None and not _visits_each_once(self._inner, n)
-            gives_batches = isinstance(self._inner, BatchSampler) or has_batches
+            gives_batches = count is None and (
+                self.batch_size is not None or isinstance(self._inner, BatchSampler | Sequence)
+            )
         if gives_batches and not self._repack_to:
             raise TypeError(
                 "the number of filtered batches is not known before they are created, because empty ones are dropped. "
                 "Use pruner.filter(batch_sampler, repack=True)."
             )
-        if order is None and not _visits_each_once(self._inner, n):
+        if order is None and count is None:
             raise TypeError(
                 "the number of samples that pass the filter is not known before an epoch starts, because "
-                f"{type(self._inner).__name__} does not guarantee that it visits each of the {n} samples once."
+                f"{type(self._inner).__name__} does not say how many indices it hands out."
             )
-        samples = self._manager.rank_samples(self._manager.epoch_size() if order is None else len(order))
+        if order is not None:
+            samples = len(order)
+        elif _visits_each_once(self._inner, self._manager.n):
+            samples = self._manager.epoch_size()
+        else:
+            assert count is not None
+            samples = self._manager.size_among(count)
+        samples = self._manager.rank_samples(samples)
         return batches_in(samples, self._repack_to, self.drop_last) if self._repack_to else samples
 
 
 def _visits_each_once(sampler: Any, n: int) -> bool:
     return hasattr(sampler, "__len__") and len(sampler) == n and not getattr(sampler, "replacement", False)
+
+
+# Samplers of torch that yield single indices, as many as their length says.
+_SINGLE = (SequentialSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 
 
 def _refuse_sharded(sampler: Any) -> None:

@@ -51,6 +51,9 @@ from tests import huggingface_work as work
 from tests.huggingface_work import BATCH_SIZE, EPOCHS, KEPT, N, make
 from tests.support import Undecided, Weighted
 
+# A loop that takes its samples from a pruner never gives back losses while no epoch is open.
+pytestmark = pytest.mark.filterwarnings("error::orderdp.errors.NoOpenEpochWarning")
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -340,6 +343,7 @@ def test_evaluation_uses_the_trainers_own_loss_and_tells_the_pruner_nothing(tmp_
 # -- checkpoints ---------------------------------------------------------------------------------------------------
 
 VARIANTS: dict[str, dict[str, Any]] = {
+    "grouped by length": {"train_sampling_strategy": "group_by_length"},
     "plain": {},
     "accumulated": {"gradient_accumulation_steps": 2},
     "whole batches": {"dataloader_drop_last": True},
@@ -442,7 +446,20 @@ class NoLogits(torch.nn.Module):
         (FeedbackError, "losses", {"given": {"sample_losses": lambda outputs, _: outputs.logits.mean()}}),
         (ConfigError, "must be an orderdp.Pruner, got int", {"given": {"pruner": 3}}),
         (ConfigError, r"must know how many batches.*gives 3 to 12", {"policy": Undecided()}),
-        (ConfigError, "its own order", {"train_sampling_strategy": "group_by_length"}),
+        (ConfigError, "its own order: .* 'random' or 'group_by_length'", {"train_sampling_strategy": "sequential"}),
+        (
+            ConfigError,
+            "needs the length of every sample: a column 'length', or items that are dicts with 'input_ids', got dict",
+            {
+                "train_sampling_strategy": "group_by_length",
+                "given": {"train_dataset": [{"labels": 1}] * N},
+            },
+        ),
+        (
+            ConfigError,
+            'every="epoch"',
+            {"train_sampling_strategy": "group_by_length", "policy": OrderDP(0.4, every="batch")},
+        ),
         (ConfigError, "ignore_data_skip must be False", {"ignore_data_skip": True}),
         (
             ConfigError,
@@ -457,6 +474,39 @@ def test_what_cannot_work_is_said(
 ) -> None:
     with pytest.raises(error, match=message):
         make(tmp_path, **options).train()
+
+
+def test_batches_are_grouped_by_length_and_the_samples_are_those_of_the_random_order(tmp_path: Path) -> None:
+    options = {"learning_rate": 0.0, "dropout": 0.0}
+    plain = make(tmp_path / "plain", **options)
+    plain.train()
+    grouped = make(tmp_path / "grouped", train_sampling_strategy="group_by_length", **options)
+    grouped.train()
+    lengths = torch.tensor([len(item["input_ids"]) for item in work.dataset()])
+
+    def padding(trainer: Any) -> float:
+        full = [batch for _, batch in trainer.visited if len(batch) == BATCH_SIZE]
+        return sum(float((lengths[batch].max() - lengths[batch]).sum()) for batch in full) / len(full)
+
+    assert [len(batch) for _, batch in grouped.visited] == [4, 4, 4, 4, 4, 4, 3] * EPOCHS
+    selected = [{epoch: sorted(indices) for epoch, indices in by_epoch(t.visited).items()} for t in (plain, grouped)]
+    assert selected[0][0] == selected[1][0]  # losses of float sums differ in their last bits from then on
+    assert padding(grouped) < 0.3 * padding(plain)
+
+
+def test_lengths_come_from_their_column_where_there_is_one(tmp_path: Path) -> None:
+    rows = [{**item, "length": 1000 - number} for number, item in enumerate(work.dataset())]
+    table = Dataset.from_list(rows)
+    trainer = make(tmp_path, train_sampling_strategy="group_by_length", given={"train_dataset": table})
+    trainer.train()
+    for _, batch in trainer.visited:
+        if len(batch) == BATCH_SIZE:
+            assert max(batch) - min(batch) < N / 2
+    assert huggingface.sample_lengths(table, trainer.args) == [1000 - number for number in range(N)]
+    without = table.remove_columns("length")
+    expected = [len(item["input_ids"]) for item in work.dataset()]
+    assert huggingface.sample_lengths(without, trainer.args) == expected
+    assert huggingface.sample_lengths(orderdp.Indexed(work.dataset()), trainer.args) == expected
 
 
 def test_policies_whose_size_changes_over_epochs_are_refused(tmp_path: Path) -> None:

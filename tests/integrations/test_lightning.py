@@ -25,6 +25,9 @@ from tests import streaming_work as stream
 from tests.ranks import in_processes
 from tests.support import Undecided
 
+# A loop that takes its samples from a pruner never gives back losses while no epoch is open.
+pytestmark = pytest.mark.filterwarnings("error::orderdp.errors.NoOpenEpochWarning")
+
 ROOT = Path(__file__).parents[2]
 KEPT = 45  # of 75
 GROWING = Scheduled(OrderDP(0.4), Linear(0.6, 0.2))  # 30, 45 and 60 samples

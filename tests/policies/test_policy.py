@@ -45,6 +45,7 @@ class Loud(Policy):
     ratio_name = "prune_ratio"
     columns = (Column("loud", initial=7.0),)
     needs_feedback = False
+    by_index = True
     learned = LossBelow(0.125)
     has_ratio = True
     parameters: ClassVar = {"prune_ratio": 0.25}
@@ -101,6 +102,11 @@ READ: dict[str, Any] = {
     "has_ratio": lambda policy: policy.has_ratio,
     "size": lambda policy: policy.size(8, CONTEXT),
     "select": lambda policy: policy.select(table_with(np.arange(8.0)), CONTEXT).indices.tolist(),
+    "by_index": lambda policy: policy.by_index,
+    "select_among": lambda policy: policy.select_among(
+        table_with(np.arange(8.0)), np.array([3, 1, 3, 5]), CONTEXT
+    ).indices.tolist(),
+    "bounds_among": lambda policy: policy.bounds_among(6, CONTEXT),
     "size_bounds": lambda policy: policy.size_bounds(8, CONTEXT),
     "nominal_ratio": lambda policy: policy.nominal_ratio(CONTEXT),
     "total": lambda policy: policy.total(8, 4),
@@ -113,6 +119,9 @@ READ: dict[str, Any] = {
 
 #: What belongs to a class or to its constructor: of the wrapper, not of the policy inside.
 OWN = {"ratio_name", "parameters", "parameters_at"}
+
+#: Members that call other members, so that they follow those of the wrapper.
+DERIVED = {"select_among", "bounds_among"}
 
 #: Members with a meaning of their own in a wrapper, and why.
 OVERRIDDEN: dict[type, dict[str, str]] = {
@@ -127,7 +136,7 @@ OVERRIDDEN: dict[type, dict[str, str]] = {
     },
     Scheduled: {"has_ratio": "the schedule decides it", "with_ratio": "the schedule decides it"},
     UniformTail: {},
-    Balanced: {"size": "must be known", "select": "class by class"},
+    Balanced: {"size": "must be known", "select": "class by class", "select_among": "class by class"},
     ActivePolicy: {
         "offered": "without the removed samples",
         "on_epoch_start": "stores the number of active samples",
@@ -187,7 +196,7 @@ def test_every_policy_is_a_subclass() -> None:
 
 
 def test_the_base_of_wrappers_forwards_every_member() -> None:
-    missing = set(MEMBERS) - set(vars(PolicyWrapper)) - OWN - {"every"}
+    missing = set(MEMBERS) - set(vars(PolicyWrapper)) - OWN - DERIVED - {"every"}
     assert not missing, f"PolicyWrapper does not forward {missing}"
     assert set(READ) | OWN == set(MEMBERS), "every member of Policy must be compared below"
 

@@ -377,13 +377,45 @@ def check_trainer(trainer: Any, pruner: Pruner) -> None:
     _check_sizes(trainer, pruner)
 
 
-def _check_order(args: Any) -> None:
-    strategy = getattr(args, "train_sampling_strategy", "random")
-    if getattr(args, "group_by_length", False):  # its name in the first versions
-        strategy = "group_by_length"
-    if strategy != "random":
+def _strategy(args: Any) -> str:
+    # The first versions had a flag of this name in place of the strategy.
+    return (
+        "group_by_length"
+        if getattr(args, "group_by_length", False)
+        else str(getattr(args, "train_sampling_strategy", "random"))
+    )
+
+
+def sample_lengths(train_set: Any, args: Any, tokenizer: Any = None) -> list[int]:
+    """Return the length of every sample: from its column if there is one, or of its tokens.
+
+    Args:
+        train_set: The training set.
+        args: The Trainer's arguments, which name the column.
+        tokenizer: The processing class, which names the tokens; None for "input_ids".
+    """
+    train_set = train_set.dataset if isinstance(train_set, Indexed) else train_set
+    columns = getattr(train_set, "column_names", None) or ()
+    if args.length_column_name in columns:
+        return [int(length) for length in train_set[args.length_column_name]]
+    name = (getattr(tokenizer, "model_input_names", None) or ["input_ids"])[0]
+    if name in columns:
+        return [len(tokens) for tokens in train_set[name]]
+    first = train_set[0]
+    if not (isinstance(first, Mapping) and name in first):
         raise ConfigError(
-            f"a pruned epoch has its own order: train_sampling_strategy must be 'random', got {str(strategy)!r}."
+            f"group_by_length needs the length of every sample: a column {args.length_column_name!r}, or items that "
+            f"are dicts with {name!r}, got {type(first).__name__}. Add the column, or train in random order."
+        )
+    return [len(train_set[index][name]) for index in range(len(train_set))]
+
+
+def _check_order(args: Any) -> None:
+    strategy = _strategy(args)
+    if strategy not in ("random", "group_by_length"):
+        raise ConfigError(
+            "a pruned epoch has its own order: train_sampling_strategy must be 'random' or 'group_by_length', got "
+            f"{strategy!r}."
         )
     if args.ignore_data_skip:
         raise ConfigError(
@@ -553,6 +585,7 @@ class PruningMixin(_Trainer):
             compare=sample_losses is None and not replaced, rough=self.accelerator.mixed_precision != "no"
         )
         self._train_set: Indexed | None = None
+        self._lengths: list[int] | None = None  # by which batches are grouped
         self._step = (1, 0)  # batches and samples of the optimizer step
         self._waits = pruner.policy.needs_feedback  # whether the first losses are still to come back
         self._kept_before: float | None = None
@@ -570,6 +603,8 @@ class PruningMixin(_Trainer):
             length_of(train_set)
             check_length(train_set, self.pruner.n)
             check_trainer(self, self.pruner)
+            if _strategy(self.args) == "group_by_length" and self._lengths is None:
+                self._lengths = sample_lengths(train_set, self.args, self.processing_class)
             self._train_set = self.train_dataset = Indexed(self._columns_of(train_set))
             self.data_collator = IndexKeeper(self._get_collator_with_removed_columns(collator, description="training"))
         try:
@@ -586,7 +621,8 @@ class PruningMixin(_Trainer):
     def _get_train_sampler(self, train_dataset: Any = None) -> EpochSampler:
         """Sampler over the selected samples."""
         together = self._train_batch_size * self.accelerator.num_processes
-        return EpochSampler(self.pruner.batch_sampler(together, self.args.dataloader_drop_last))
+        drop_last = self.args.dataloader_drop_last
+        return EpochSampler(self.pruner.batch_sampler(together, drop_last, group_by=self._lengths))
 
     def num_examples(self, dataloader: Any) -> int:
         """Samples in an epoch, for the Trainer's messages and speeds."""

@@ -224,6 +224,7 @@ class Fixed(Policy):
     selection: Selection | Any = field(repr=False)
 
     needs_feedback = False
+    by_index = True
 
     def __post_init__(self) -> None:
         if not isinstance(self.selection, Selection):
@@ -279,6 +280,7 @@ class Replay(Policy):
     plan: Plan = field(repr=False)
 
     needs_feedback = False
+    by_index = True
 
     def __post_init__(self) -> None:
         from orderdp.plans import Plan

@@ -51,6 +51,11 @@ class PolicyWrapper(Policy):
         return self.policy.needs_feedback
 
     @property
+    def by_index(self) -> bool:
+        """Whether the policy refers to samples by their index."""
+        return self.policy.by_index
+
+    @property
     def learned(self) -> Threshold | None:
         """The policy's threshold; None if it has none."""
         return self.policy.learned
@@ -256,7 +261,9 @@ class Budget(PolicyWrapper):
         Args:
             context: The epoch's context.
         """
-        return max(1, self.total(context.n, context.epochs) - context.trained)
+        # A sampler may hand out more or fewer samples than there are; the budget is a fraction of the data set's.
+        total = self.total(context.n, context.epochs) if context.total is None else context.total
+        return max(1, total - context.trained)
 
 
 def refuse_budget(policy: Policy, reason: str) -> None:

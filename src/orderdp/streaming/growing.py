@@ -220,6 +220,8 @@ class GrowingPruner(Pruner):
     def _resize(self, n: int) -> None:
         self.copied += self._table.grow(n)
         self._roster.grow(n)
+        if self._handed_out == self.n:
+            self._handed_out = n
         self.n = n
         self._manager.resize(n)  # all ranks have synced, so they have the same table
 
@@ -233,7 +235,7 @@ class GrowingPruner(Pruner):
         numbers = super().report()
         there = ~self._roster.removed
         numbers["staleness"] = mean_age(self._table["seen"][there], self.epoch)
-        full = self._roster.offered(self._manager.progress.epochs_done)
+        full = self._roster.offered(self._manager.progress.epochs_done) + self._manager.extra_samples
         numbers["samples"] = self._roster.live
         numbers["coverage"] = float((self._table["usage"][there] > 0).mean())
         numbers["pruned"] = max(0, round(full) - numbers["kept"])
@@ -321,6 +323,17 @@ class ActivePolicy(PolicyWrapper):
         shown = table if places is None else ActiveTableView(table, places)
         selection = self.policy.select(shown, self._here(context))
         return selection if places is None else Selection(places[selection.indices], selection.weights)
+
+    def select_among(self, table: Table, handed_out: np.ndarray, context: Context) -> Selection:
+        """Select among those samples of a sampler that are active."""
+        there = np.flatnonzero(~self._roster.removed[handed_out])
+        selection = self.policy.select_among(table, handed_out[there], context)
+        return Selection(there[selection.indices], selection.weights)
+
+    def bounds_among(self, count: int, context: Context) -> tuple[int, int]:
+        """Bounds of the number of samples that are kept of `count`, some of which may have been removed."""
+        fewest, most = self.policy.bounds_among(count, context)
+        return fewest if self._roster.live == self._roster.n else 1, most
 
     def _here(self, context: Context) -> Context:
         return replace(context, n=self._roster.live)
