@@ -89,7 +89,7 @@ def test_a_resumed_recipe_visits_the_samples_the_straight_one_would(folder: Path
     assert visited["resumed"] == visited["straight"]
 
 
-def test_a_folder_of_images_is_trained_by_the_workbench(folder: Path, tmp_path: Path) -> None:
+def test_a_folder_of_images_is_trained_by_a_run(folder: Path, tmp_path: Path) -> None:
     options = [
         "--data",
         str(folder),
@@ -115,7 +115,7 @@ def test_images_of_a_folder_are_augmented_or_not(folder: Path) -> None:
     assert [data.plain[i][1] for i in range(len(data.plain))] == [data.train[i][1] for i in range(len(data.train))]
 
 
-def test_timm_models_by_name_in_the_workbench() -> None:
+def test_timm_models_by_name_in_a_run() -> None:
     model = build_model("timm:vit_tiny_patch16_224", shape=(3, 224, 224), classes=4, seed=0)
     again = build_model("timm:vit_tiny_patch16_224", shape=(3, 224, 224), classes=4, seed=0)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
