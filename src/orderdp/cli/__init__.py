@@ -10,14 +10,14 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from orderdp.cli import advise, compare, coreset, data, plan, policies, report, reproduce, train
+from orderdp.cli import advise, compare, coreset, data, export, plan, policies, report, reproduce, train
 from orderdp.cli._common import complain, say
 from orderdp.errors import OrderDPError
 
 __all__ = ["main"]
 
 
-_COMMANDS = (plan, train, advise, compare, report, reproduce, policies, coreset, data)
+_COMMANDS = (plan, train, advise, compare, report, reproduce, policies, coreset, data, export)
 
 
 _DESCRIPTION = "Train on fewer samples per epoch, and measure what that costs.\n\ncommands:\n" + "\n".join(
