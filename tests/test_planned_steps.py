@@ -77,7 +77,7 @@ def test_a_step_beyond_the_plan_warns_once() -> None:
         pruner.update(next(batches), torch.rand(5))
     with pytest.warns(BeyondPlanWarning, match=r"step 3 is trained, but Pruner\(..., steps=2\) planned 2"):
         pruner.update(next(batches), torch.rand(5))
-    pruner.update(next(batches), torch.rand(4))
+    pruner.update(next(batches), torch.rand(5))
     assert pruner.progress == 1
 
 

@@ -69,7 +69,7 @@ def test_update_twice_for_a_batch_is_noticed_with_both_numbers(every: Any) -> No
     told = train(Pruner(OrderDP(0.4, every=every), N), 1, twice)
     assert len(told) == 1
     assert "received 36 losses" in told[0]
-    assert "only 18 of them" in told[0]
+    assert "only 18 of the samples served" in told[0]
     assert "more than once for a batch" in told[0]
 
 
@@ -85,7 +85,7 @@ def test_a_single_batch_that_comes_back_twice_is_noticed() -> None:
 
     told = train(pruner, 1, step)
     assert len(told) == 1
-    assert "only 30 of them" in told[0]
+    assert "only 30 of the samples served" in told[0]
 
 
 def test_an_epoch_that_is_left_early_is_compared_too() -> None:

@@ -796,8 +796,8 @@ class EpochManager:
             )
         self._warn_once(
             FeedbackMismatchWarning,
-            f"{served} samples were served in epoch {epoch} and update() received {received} losses, but only {back} "
-            f"of them were of different samples that were served. {advice}",
+            f"{served} samples were served in epoch {epoch} and update() received {received} losses, but these are of "
+            f"only {back} of the samples served. {advice}",
         )
 
     def _next_epoch(self) -> None:

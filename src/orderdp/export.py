@@ -7,6 +7,7 @@ import io
 import os
 from collections.abc import Mapping
 from hashlib import sha256
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
@@ -88,10 +89,9 @@ def _ending(path: Path) -> str:
 
 def _parquet() -> Any:
     try:
-        import pyarrow.parquet as parquet
+        return import_module("pyarrow.parquet")
     except ImportError:
         raise ConfigError("a .parquet file needs pyarrow. Install it, or use .npz or .csv.") from None
-    return parquet
 
 
 def write_columns(path: str | os.PathLike[str], columns: Mapping[str, np.ndarray], selection: str) -> None:
@@ -108,8 +108,7 @@ def write_columns(path: str | os.PathLike[str], columns: Mapping[str, np.ndarray
         raise ConfigError(f"the folder of the file must exist, {str(path.parent)!r} does not. Create it first.")
     if ending == ".parquet":
         parquet = _parquet()
-        import pyarrow
-
+        pyarrow = import_module("pyarrow")
         table = pyarrow.table({name: pyarrow.array(values) for name, values in columns.items()})
         table = table.replace_schema_metadata({"orderdp.fingerprint": selection})
         with flushed(path) as file:
@@ -130,7 +129,8 @@ def write_columns(path: str | os.PathLike[str], columns: Mapping[str, np.ndarray
 def _as_text(values: np.ndarray) -> list[Any]:
     if values.dtype.kind == "f":
         return [f"{value:.9g}" for value in values.tolist()]  # enough digits for single precision
-    return (values.astype(np.int64) if values.dtype == np.bool_ else values).tolist()
+    texts: list[Any] = (values.astype(np.int64) if values.dtype == np.bool_ else values).tolist()
+    return texts
 
 
 def _read(path: Path, names: tuple[str, ...]) -> dict[str, np.ndarray]:
@@ -261,7 +261,7 @@ def _columns(
     n = len(score)
     flags = np.zeros(n, np.bool_)
     flags[kept] = True
-    columns = {
+    columns: dict[str, np.ndarray] = {
         "index": np.arange(n),
         "score": score.astype(np.float32),
         "usage": usage.astype(np.int64),
