@@ -58,3 +58,22 @@ def test_a_compiled_step_with_update_inside_does_not_compile_again_every_step() 
     assert frames[-1] == frames[1], "compiled again after the second step"
     assert pruner.epoch == 3
     assert int(pruner.usage.sum()) == 3 * 72
+
+
+def test_a_step_compiled_as_one_graph_leaves_the_update_outside() -> None:
+    model, criterion = torch.nn.Linear(4, 3), torch.nn.CrossEntropyLoss(reduction="none")
+    pruner = Pruner(OrderDP(0.25), 96)
+
+    @torch.compile(backend="eager", fullgraph=True)
+    def losses(x, y):
+        return criterion(model(x), y)
+
+    run(pruner, lambda index, x, y: pruner.update(index, losses(x, y)).backward(), epochs=1)
+    assert pruner.epoch == 1
+
+    @torch.compile(backend="eager", fullgraph=True)
+    def inside(index, x, y):
+        return pruner.update(index, criterion(model(x), y))
+
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="disable"):
+        run(pruner, inside, epochs=1)

@@ -31,8 +31,8 @@ def selected(seed: int = 0, n: int = 30) -> set[int]:
     return set(Pruner(OrderDP(0.4), n, seed=seed).sampler)
 
 
-def finish_epoch(pruner: Pruner) -> None:
-    index = torch.arange(pruner.n)
+def finish_epoch(pruner: Pruner, served: list[int]) -> None:
+    index = torch.tensor(served)
     pruner.update(index, fake_losses(index))
 
 
@@ -73,7 +73,7 @@ def test_each_epoch_has_its_own_selection_and_the_inner_sampler_its_own_order() 
     epochs = []
     for _ in range(3):
         epochs.append(list(filtered))
-        finish_epoch(pruner)
+        finish_epoch(pruner, epochs[-1])
     assert all(len(epoch) == 18 for epoch in epochs)
     assert epochs[0] != epochs[1]
     assert set(epochs[0]) == selected()

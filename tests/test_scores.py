@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from orderdp import Column, OrderDP, Pruner
 from orderdp.errors import ConfigError, IndexRangeError, NonFiniteLossWarning, StateError
 from orderdp.score_table import ScoreTable
+from tests.support import fake_losses
 
 
 def write(table: ScoreTable, index: list[int], losses: list[float], epoch: int = 0, **options) -> None:
@@ -147,11 +148,45 @@ def test_the_samples_of_a_batch_of_nan_are_not_left_out_for_ever(reduced: bool) 
     assert pruner.usage[unlucky].float().mean() > 3
 
 
-def test_a_loss_too_large_for_the_table_is_not_finite_there() -> None:
+@pytest.mark.parametrize("write", ["update", "observe"])
+def test_a_double_too_large_for_the_table_is_its_largest_number_and_not_unseen(write: str) -> None:
+    pruner, largest = Pruner(OrderDP(0.0), 4), torch.finfo(torch.float32).max
+    losses = torch.tensor([1e300, 2.0, -1e300], dtype=torch.float64)
+    getattr(pruner, write)([0, 1, 2], losses)
+    assert pruner.scores.tolist() == [largest, 2.0, -largest, float("inf")]
+    assert pruner.last_seen_epoch.tolist() == [0, 0, 0, -1]
+    assert pruner.report()["nonfinite"] == 0
+    assert pruner.hardest(1).tolist() == [0]
+
+
+def test_an_infinite_double_is_not_finite_in_the_table() -> None:
     pruner = Pruner(OrderDP(0.0), 3)
-    pruner.update([0, 1], torch.tensor([1e300, 2.0], dtype=torch.float64))
+    pruner.update([0, 1], torch.tensor([float("inf"), 2.0], dtype=torch.float64))
     assert pruner.scores.tolist() == [2.0, 2.0, float("inf")]
     assert pruner.report()["nonfinite"] == 1
+
+
+@pytest.mark.parametrize("on_host", [True, False])
+def test_observing_the_scores_of_another_table_leaves_its_unseen_samples_unseen(on_host: bool) -> None:
+    inf, nan = float("inf"), float("nan")
+    table = ScoreTable(6)
+    table._on_host = on_host  # otherwise it takes the way of a device, on the CPU
+    write(table, [0], [7.0])
+    losses = torch.tensor([inf, inf, 2.0, 4.0, nan, -inf])
+    table.write(torch.arange(6), losses, epoch=3, trained=False)
+    assert table["score"].tolist() == [7.0, inf, 2.0, 4.0, 3.0, 3.0]
+    assert table["seen"].tolist() == [0, -1, 3, 3, 3, 3]
+    assert table.invalid_counts() == (2, 0)
+
+
+def test_a_pruner_that_observes_the_scores_of_another_selects_what_the_other_would() -> None:
+    old = Pruner(OrderDP(0.4), 40, seed=5)
+    for batch in old.batch_sampler(8):
+        old.update(batch, fake_losses(torch.tensor(batch)))
+    new = Pruner(OrderDP(0.4), 40, seed=5)
+    new.observe(torch.arange(40), old.scores)
+    assert torch.equal(new.scores, old.scores)
+    assert new.report()["nonfinite"] == 0
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])

@@ -131,6 +131,14 @@ for _ in range(2):
         pruner.update(index, losses(index))
 """,
     ),
+    "labels in place of indices": (
+        "FeedbackMismatchWarning",
+        """
+pruner = Pruner(orderdp.OrderDP(0.5), data, seed=0)
+for index, (x,) in pruner.loader(data, batch_size=10):
+    pruner.update(x.long() % 3, losses(index))  # here
+""",
+    ),
     "losses that are not finite": (
         "NonFiniteLossWarning",
         """

@@ -16,8 +16,8 @@ TRAINING   losses have come back; the next iterator gets the next epoch
 SPENT      the last iterator got nothing, because all samples of the training's budget are trained on
 ========== ==========================================================================================
 
-Six events change the state. The table has the state before, the event, and the states it can lead to; `TRANSITIONS` is
-the same as data.
+Six events change the state; `resume` is the event "load" with the state of that moment. The table has the state
+before, the event, and the states it can lead to; `TRANSITIONS` is the same as data.
 
 ========== ======== =================================================================================
 before     event    after
@@ -61,7 +61,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sized
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -74,6 +74,7 @@ from orderdp.errors import (
     BeyondPlanWarning,
     ConfigError,
     DatasetError,
+    FeedbackMismatchWarning,
     IndexRangeError,
     NoFeedbackWarning,
     NoOpenEpochWarning,
@@ -205,6 +206,7 @@ class TrainingProgress:
         handed_out: Samples that a sampler of the user hands out for the open epoch, with repeats; None for all samples
             once.
         extra: Samples that such samplers handed out in earlier epochs beyond one of each sample; negative for fewer.
+        updates: Steps whose losses came back on this rank in the whole training.
     """
 
     epoch: int = 0
@@ -220,6 +222,7 @@ class TrainingProgress:
     overran: bool = False
     handed_out: int | None = None
     extra: int = 0
+    updates: int = 0
 
     @property
     def epochs_done(self) -> float:
@@ -233,7 +236,8 @@ class TrainingProgress:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the progress as plain numbers."""
-        state = {name: getattr(self, name) for name in ("epoch", "trained", "end", "cut", "step", "kept_before")}
+        names = ("epoch", "trained", "end", "cut", "step", "kept_before", "updates")
+        state = {name: getattr(self, name) for name in names}
         # Only after samplers that are no permutation, so that other states are as they always were.
         return state | {name: getattr(self, name) for name in ("handed_out", "extra") if getattr(self, name)}
 
@@ -253,6 +257,7 @@ class TrainingProgress:
             kept_before=int(state["kept_before"]),
             handed_out=int(state["handed_out"]) if state.get("handed_out") else None,
             extra=int(state.get("extra", 0)),
+            updates=int(state.get("updates", 0)),
         )
 
 
@@ -312,6 +317,26 @@ def check_length(dataset: Sized, n: int) -> None:
         )
 
 
+class _Returned(NamedTuple):
+    """What came back on this rank in an epoch that has ended.
+
+    Attributes:
+        epoch: The epoch.
+        served: Samples that the epoch had for this rank.
+        received: Losses that came back.
+        repeats: How many of them may be of samples that came back before.
+        earlier: Samples of the epoch that came back before it was loaded.
+        counts: How many of the served samples came back, and of all; on the table's device.
+    """
+
+    epoch: int
+    served: int
+    received: int
+    repeats: int
+    earlier: int
+    counts: torch.Tensor
+
+
 # A real ratio further than this from the nominal one triggers a warning.
 _NOTICEABLE = 0.005
 
@@ -328,6 +353,7 @@ class EpochManager:
         raise_on_nan: Whether non-finite losses are an error.
         options: How the ranks work together.
         sharding: How epochs are selected from a sharded table; None if every rank has the whole table.
+        steps: Number of planned steps, or None.
 
     Attributes:
         n: Number of samples.
@@ -354,6 +380,7 @@ class EpochManager:
         raise_on_nan: bool = False,
         options: DistributedOptions | None = None,
         sharding: ShardedDraw | None = None,
+        steps: int | None = None,
     ) -> None:
         self.n = table.n
         self.seed = seed
@@ -369,6 +396,7 @@ class EpochManager:
         self._policy = policy
         self._table = table
         self._epochs = epochs
+        self._steps = steps
         self._labels = labels
         self._budget = total_samples(policy, table.n, epochs)
         self._raise_on_nan = raise_on_nan
@@ -387,6 +415,8 @@ class EpochManager:
         self._shard: RankShard | None = None  # of this rank, in the open epoch
         self._rank, self._world = 0, 1  # of the process group of the open epoch
         self._repeated_before = 0
+        self._returned: _Returned | None = None  # of the last epoch, until it is reported
+        self._excluded: np.ndarray | None = None  # one flag per sample; None if none is excluded
 
     # -- the policy's context and sizes ------------------------------------------------------------------------
 
@@ -448,6 +478,11 @@ class EpochManager:
             return self.progress.epoch
         return min(self.progress.epoch, self._epochs - 1)
 
+    def select_with(self, policy: Policy, excluded: np.ndarray | None) -> None:
+        """Use the policy from the next selection on; samples that are flagged are not served any more."""
+        self._policy, self._excluded = policy, excluded
+        self._budget = total_samples(policy, self.n, self._epochs)
+
     # -- size of the training ----------------------------------------------------------------------------------
 
     @property
@@ -472,6 +507,8 @@ class EpochManager:
         total = self.total
         if total is not None:
             return min(1.0, self.progress.kept / total) if total else 1.0
+        if self._steps is not None:
+            return min(1.0, self.progress.updates / self._steps)
         return None if self._epochs is None else min(1.0, self.progress.epochs_done / self._epochs)
 
     @property
@@ -480,6 +517,8 @@ class EpochManager:
         total = self.total
         if total is not None:
             return self.progress.kept >= total
+        if self._steps is not None:
+            return self.progress.updates >= self._steps
         return self._epochs is not None and self.epoch >= self._epochs
 
     @property
@@ -488,7 +527,7 @@ class EpochManager:
         total = self.total
         if total is None or self._epochs is None:
             return self.progress.epochs_done * self.n + self.extra_samples
-        return self._epochs * self.n * min(1.0, self.progress.kept / total) if total else 0.0
+        return self._epochs * self.offered * min(1.0, self.progress.kept / total) if total else 0.0
 
     @property
     def extra_samples(self) -> float:
@@ -524,6 +563,8 @@ class EpochManager:
         self._rank, self._world = (0, 1) if group is None else (group.rank, group.world)
         self._shard = None if group is None else self._shard_of(group)
         start = 0 if self._rewound else progress.trained
+        if self._excluded is not None and isinstance(order, EpochOrder):
+            order = self.order = order.without(self._excluded, start)
         if self._shard is None:
             end = order.end(start, *(request.cut or (1, False)))
         else:
@@ -756,6 +797,13 @@ class EpochManager:
                 f"{self._epochs}: schedules keep their final value, and progress stays at 1. Set epochs to the number "
                 "of epochs you train.",
             )
+        progress.updates += 1
+        if self._steps is not None and progress.updates > self._steps:
+            self._warn_once(
+                BeyondPlanWarning,
+                f"step {progress.updates} is trained, but Pruner(..., steps={self._steps}) planned {self._steps}: "
+                "progress stays at 1. Leave the loop when pruner.done is True.",
+            )
         self.state = TRAINING
         progress.unsynced += samples
         progress.received += samples
@@ -806,6 +854,11 @@ class EpochManager:
                 "pruner.update(index, losses) in every step."
             )
 
+    def resume(self) -> None:
+        """Serve the rest of an epoch that was left early, as after loading a checkpoint of this moment."""
+        if self.state is TRAINING:
+            self.state, self.progress.passes = OPEN, 0
+
     def rewind(self) -> None:
         """Serve the open epoch from its start until it is over; trained samples stay counted."""
         if self._sharding is not None:
@@ -823,9 +876,49 @@ class EpochManager:
         self._next_epoch()
         if self._group() is None:  # ranks warn together, when the next epoch begins
             self._report_invalid(*self._table.take_invalid_counts())
+            if self._returned is not None:
+                self._report_returned(self._returned)
+
+    def _compare(self, order: Order) -> None:
+        """Count which of the samples that were served have come back. The counts are read when they are reported."""
+        progress, shard = self.progress, self._shard
+        stop = min(progress.end or 0, order.n_selected if isinstance(order, PerBatchOrder) else len(order))
+        served = order.samples(progress.start, max(progress.start, stop))
+        repeats = 0
+        if shard is not None:
+            served, repeats = served[shard.rank :: shard.world], int(shard.pad)
+        elif self._world > 1:
+            repeats = progress.step  # a framework that deals out the samples may repeat some, to fill batches
+        counts = self._table.count_seen(served, progress.epoch)
+        self._returned = _Returned(progress.epoch, len(served), progress.received, repeats, progress.start, counts)
+
+    def _report_returned(self, returned: _Returned) -> None:
+        """Warn once if what came back is not what was served."""
+        self._returned = None
+        epoch, served, received, repeats, earlier, counts = returned
+        back, seen = counts.tolist()
+        if received - back <= repeats:
+            return
+        if seen - back <= earlier and received <= 4 * back:
+            advice = (
+                "update() was likely called more than once for a batch, and each call counts as progress. Call it once "
+                "per batch: reduce() weights a second loss, and observe() stores scores."
+            )
+        else:
+            advice = (
+                "Likely labels or positions were passed in place of indices. Pass the index that came with the batch, "
+                "unchanged."
+            )
+        self._warn_once(
+            FeedbackMismatchWarning,
+            f"{served} samples were served in epoch {epoch} and update() received {received} losses, but these are of "
+            f"only {back} of the samples served. {advice}",
+        )
 
     def _next_epoch(self) -> None:
         self._table.flush()
+        if self.order is not None and self.progress.received and self._sharding is None:
+            self._compare(self.order)
         self._repeated_before = self.repeated
         progress = self.progress
         progress.kept_before += progress.trained
@@ -962,6 +1055,8 @@ class EpochManager:
         nonfinite, outside = self._table.begin_epoch(self.progress.epoch)
         if nonfinite or outside:
             self._report_invalid(nonfinite, outside)
+        if self._returned is not None:
+            self._report_returned(self._returned)
 
     def _report_invalid(self, nonfinite: int, outside: int) -> None:
         """Report, once per epoch, the invalid values that the steps have only counted."""
@@ -978,6 +1073,14 @@ class EpochManager:
         if category not in self._warned:
             self._warned.add(category)
             warn(message, category)
+
+    def reset(self, seed: int) -> None:
+        """Start a new training with the same policy, as if nothing had been trained."""
+        self.seed, self.progress, self.state = seed, TrainingProgress(), CLOSED
+        self.order, self.selection, self.weights, self._last_weights = None, None, None, None
+        self.nonfinite, self._repeated_before = 0, 0
+        self._warned, self._returned, self._rewound = set(), None, False
+        self._synchronizer, self._loaded, self._shard = None, False, None
 
     # -- ranks -------------------------------------------------------------------------------------------------
 
@@ -1105,12 +1208,14 @@ class EpochManager:
             "seed": self.seed,
             "length of the data set": self.n,
             "epochs": self._epochs,
+            "steps": self._steps,
             "policy": policy,
             "columns": sorted(self._table.declared.items()),
             "labels": self._labels_digest,
             "shard": self._options.shard,
             "pad": self._options.pad,
             "on_nan": "raise" if self._raise_on_nan else "warn",
+            "excluded samples": 0 if self._excluded is None else self._excluded_text(self._excluded),
         }
         if request is not None:
             settings |= {
@@ -1119,6 +1224,12 @@ class EpochManager:
                 "whether rewind() was called": self._rewound,
             }
         return settings
+
+    @staticmethod
+    def _excluded_text(excluded: np.ndarray) -> str:
+        from orderdp.distributed.sync import digest
+
+        return f"{np.count_nonzero(excluded)} with digest {digest(np.packbits(excluded).tobytes()):x}"
 
     def _synchronizer_of(self, group: Exchange) -> Synchronizer:
         """Return the synchronizer, which is made when a group is found for the first time."""
@@ -1194,6 +1305,11 @@ class EpochManager:
         """Read and check `state`; return a function that applies it, so that nothing is half restored."""
         progress, seed = TrainingProgress.from_state(state["clock"]), int(state["seed"])
         nonfinite, repeated = int(state["nonfinite"]), int(state.get("repeated", 0))
+        if self._steps is not None and "updates" not in state["clock"] and progress.kept:
+            raise StateError(
+                "the checkpoint was written by an earlier version, which did not count steps. Continue it with "
+                "Pruner(..., epochs=...) in place of steps=..."
+            )
         context = replace(self.context(progress.epoch), seed=seed, trained=0)
         sharding, selection = self._sharding, restore_selection(state.get("selection"), self.n)
         order: Order | None
@@ -1210,6 +1326,7 @@ class EpochManager:
             self.order, self._rewound = order, False
             self.state = CLOSED if order is None else OPEN
             self._repeated_before, self._shard = repeated, None
+            self._returned = None
             if sharding is not None:
                 sharding.restored(order, state)
             self._restart_sync()

@@ -29,6 +29,7 @@ __all__ = [
     "load_checkpoint",
     "on_host",
     "save_checkpoint",
+    "under_policy",
     "whole_state",
     "with_current_keys",
     "with_origin",
@@ -75,17 +76,62 @@ def with_current_keys(state: Any) -> Any:
     return {**state, **changed} if changed else state
 
 
-def check_origin(state: Any, policy: Policy, n: int) -> None:
+def under_policy(state: Any, policy: Policy, declared: Mapping[str, Column]) -> Any:
+    """Return a state, or a list of states, as if it had been written with another policy.
+
+    Columns that this policy has and the other had not start as for unseen samples. An open epoch stays as it was drawn.
+
+    Args:
+        state: What ``Pruner.state_dict()`` returned; or a list of what it returned on each rank.
+        policy: The policy to continue with.
+        declared: The columns of its table.
+    """
+    if isinstance(state, list | tuple):
+        return [under_policy(part, policy, declared) for part in state]
+    if not isinstance(state, Mapping) or state.get("format") != FORMAT or state.get("policy") == describe(policy):
+        return state
+    if state.get("group") is not None:
+        raise StateError(
+            f"the checkpoint is the part of rank {state['group']['rank']} and was written without sync(): the policy "
+            "cannot be replaced in it. Call pruner.sync() on all ranks before state_dict()."
+        )
+    table, epoch = state["table"], state["timeline"]["epoch"]
+    if isinstance(epoch, Mapping) and epoch.get("kind") == "stepwise" and policy.every != "batch":
+        raise StateError(
+            f"the checkpoint was written inside an epoch of {state['policy']}, which selects at every step; "
+            f"{describe(policy)} cannot continue it. Use a checkpoint from between two epochs."
+        )
+    stored = table["columns"]
+    columns = {
+        name: stored[name] if name in stored else torch.full_like(stored["score"], column.initial).to(_dtype(column))
+        for name, column in declared.items()
+    }
+    return {**state, "policy": describe(policy), "table": {**table, "columns": columns}}
+
+
+def _dtype(column: Column) -> torch.dtype:
+    dtype: torch.dtype = getattr(torch, column.dtype)
+    return dtype
+
+
+def check_origin(state: Any, policy: Policy, n: int, fingerprint: str | None = None) -> None:
     """Raise if `state`, or one of the states in a list, does not belong to such a pruner.
 
     Args:
         state: What ``Pruner.state_dict()`` returned; or a list of what it returned on each rank.
         policy: The policy it must have been written with.
         n: The number of samples its data set must have.
+        fingerprint: The fingerprint its data set must have; None for any.
     """
     in_parts = isinstance(state, list | tuple) and all(isinstance(part, Mapping) for part in state) and state
     for part in state if in_parts else [state]:
         _check_part(part, policy, n)
+        if fingerprint is not None and part.get("fingerprint", fingerprint) != fingerprint:
+            raise StateError(
+                f"the checkpoint was written for the data set {part['fingerprint']!r}, this pruner has "
+                f"{fingerprint!r}: its scores belong to other samples. Load the checkpoint of this data set, or start "
+                "anew."
+            )
 
 
 def _check_part(state: Any, policy: Policy, n: int) -> None:
@@ -100,7 +146,7 @@ def _check_part(state: Any, policy: Policy, n: int) -> None:
     if state.get("policy") != describe(policy):
         raise StateError(
             f"the checkpoint was written with {state.get('policy')}, this pruner has {describe(policy)}. Create the "
-            'pruner with the same policy; to reuse the scores alone, call observe(index, state["table"]...).'
+            'pruner with the same policy, or continue with this one: load_state_dict(state, policy="replace").'
         )
     roster = state.get("roster")
     if roster is not None and len(roster["removed"]):

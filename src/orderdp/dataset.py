@@ -103,6 +103,16 @@ def length_of(dataset_or_length: Any) -> int:
     given = dataset_or_length
     if isinstance(given, bool | float | np.floating):
         raise DatasetError(f"the length of a data set must be a whole number, got {given!r}.")
+    if isinstance(given, DataLoader):
+        raise DatasetError(
+            "the pruner needs the data set or its number of samples, got a DataLoader, whose length is its number of "
+            "batches. Pass loader.dataset, and load with pruner.loader(dataset, batch_size=...)."
+        )
+    if isinstance(given, str | bytes):
+        raise DatasetError(
+            f"the pruner needs the data set or its number of samples, got the text {given!r}. Pass a whole number, or "
+            "the data set itself."
+        )
     if isinstance(given, int | np.integer):
         length = int(given)
     elif isinstance(given, IterableDataset) or not hasattr(given, "__len__"):

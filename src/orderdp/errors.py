@@ -15,6 +15,7 @@
 
     OrderDPWarning (UserWarning)
     ├── BeyondPlanWarning                more epochs are trained than were planned
+    ├── FeedbackMismatchWarning          losses came back for other samples than were served, or twice
     ├── NoFeedbackWarning                an epoch was exhausted and no loss came back
     ├── NonFiniteLossWarning             NaN or infinite losses were left out of the scores
     ├── NoOpenEpochWarning               losses came back while no epoch was open
@@ -33,6 +34,7 @@ __all__ = [
     "ConfigError",
     "DatasetError",
     "FeedbackError",
+    "FeedbackMismatchWarning",
     "GroupError",
     "IndexRangeError",
     "NoFeedbackWarning",
@@ -111,6 +113,10 @@ class OrderDPWarning(UserWarning):
 
 class BeyondPlanWarning(OrderDPWarning):
     """More epochs are trained than ``epochs=`` planned."""
+
+
+class FeedbackMismatchWarning(OrderDPWarning):
+    """Losses came back for samples that were not served, or for the same samples more than once."""
 
 
 class NoFeedbackWarning(OrderDPWarning):

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import math
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
@@ -14,6 +17,7 @@ from orderdp._epochs import DistributedOptions, EpochManager, checked_group
 from orderdp._planning import Split, steps_within
 from orderdp._validation import (
     check_batch_size,
+    check_ratio,
     checked_epochs,
     checked_name,
     checked_seed,
@@ -21,11 +25,13 @@ from orderdp._validation import (
     suggestion,
 )
 from orderdp._warnings import warn
-from orderdp.checkpoint import check_origin, on_host, with_current_keys, with_origin
+from orderdp.checkpoint import check_origin, on_host, under_policy, with_current_keys, with_origin
 from orderdp.dataset import length_of, pruned_loader
 from orderdp.errors import ConfigError, DatasetError, FeedbackError, StateError, UnknownSizeError, UnsyncedStateWarning
+from orderdp.policies.baselines import Fixed, Replay
 from orderdp.policies.learned import learned_threshold
-from orderdp.policy import Policy, Rows, Selection, StepwisePolicy, describe, epoch_sizes, total_samples
+from orderdp.policies.wrappers import ActiveIndices, ActivePerBatchPolicy, ActivePolicy
+from orderdp.policy import Policy, Rows, StepwisePolicy, describe, epoch_sizes, total_samples
 from orderdp.samplers import (
     ENDLESS,
     EpochRequest,
@@ -35,13 +41,15 @@ from orderdp.samplers import (
     PrunedSampler,
     served_at_once,
 )
-from orderdp.score_table import ComputeColumns, ScoreTable
+from orderdp.score_table import ComputeColumns, ScoreTable, mean_age
 
 __all__ = [
     "FeedbackArguments",
+    "Preview",
     "Pruner",
     "SameSteps",
     "checked_extra",
+    "checked_gone",
     "checked_index",
     "checked_labels",
     "checked_losses",
@@ -152,6 +160,37 @@ def checked_scores(scores: Any, index: torch.Tensor) -> torch.Tensor:
     return scores.detach()
 
 
+def checked_gone(index: Any, gone: np.ndarray) -> np.ndarray:
+    """Return which samples leave the data set, as unique indices, or raise an error.
+
+    Args:
+        index: Indices, or one boolean per sample.
+        gone: One flag per sample; those that have left already.
+    """
+    n = len(gone)
+    values = np.asarray(index.cpu() if isinstance(index, torch.Tensor) else index).reshape(-1)
+    if values.dtype == np.bool_ and len(values) == n:
+        values = np.flatnonzero(values)
+    if len(values) and values.dtype.kind not in "iu":
+        raise DatasetError(
+            f"indices must be whole numbers, or a True or False for each of the {n} samples, got {len(values)} of "
+            f"{values.dtype}."
+        )
+    values = np.unique(values.astype(np.int64))
+    if len(values) and not (values[0] >= 0 and values[-1] < n):
+        raise DatasetError(f"indices must be in [0, {n}), got {int(values[0])} to {int(values[-1])}.")
+    if np.count_nonzero(gone) + np.count_nonzero(~gone[values]) == n:
+        raise DatasetError(f"at least one of the {n} samples must remain, got all of them.")
+    return values
+
+
+def _inner_policies(policy: Policy) -> Iterator[Policy]:
+    """Yield a policy and those that it wraps."""
+    yield policy
+    while isinstance(policy := getattr(policy, "policy", None), Policy):  # type: ignore[assignment]
+        yield policy
+
+
 class FeedbackArguments(NamedTuple):
     """The keyword arguments of a policy's `compute_columns`.
 
@@ -238,6 +277,41 @@ def _eagerly(method: Callable[..., _Result], *args: Any, **kwargs: Any) -> _Resu
     return result
 
 
+_LR_SCHEDULES: dict[str, Callable[[float], float]] = {
+    "cosine": lambda progress: (1 + math.cos(math.pi * progress)) / 2,
+    "linear": lambda progress: 1 - progress,
+    "constant": lambda progress: 1.0,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Preview:
+    """What an epoch trains on, as tensors on the CPU.
+
+    Attributes:
+        indices: int64, in visiting order.
+        weights: float32, one per index; None if all are 1.
+    """
+
+    indices: torch.Tensor
+    weights: torch.Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def dense_weights(self, n: int) -> torch.Tensor | None:
+        """Return one weight per sample, 1 for samples that are not selected; None if all weights are 1.
+
+        Args:
+            n: Number of samples.
+        """
+        if self.weights is None:
+            return None
+        dense = torch.ones(n)
+        dense[self.indices] = self.weights
+        return dense
+
+
 class SameSteps(NamedTuple):
     """The settings with which pruned training makes as many steps as full data.
 
@@ -269,8 +343,11 @@ class Pruner:
     Args:
         policy: Selects what to train on, for example `OrderDP`.
         dataset_or_length: The data set, or its number of samples.
-        seed: All randomness is a function of the seed, the epoch and the scores.
+        seed: All randomness is a function of the seed, the epoch and the scores. Give it your run's seed: with the
+            same one, runs under different ``torch.manual_seed`` see the same order and the same worker seeds.
         epochs: Number of planned epochs, for `progress` and for policies that need it.
+        steps: Number of planned calls of `update`, for loops that count steps and not epochs: `progress` and `done`
+            follow it. Not together with `epochs`.
         labels: One class per sample, for policies that need them.
         shard: Whether, in a process group, each rank takes its own shard of an epoch. False if a framework distributes
             the sampler's output (Accelerate).
@@ -281,6 +358,8 @@ class Pruner:
             samples, for data sets too large for that. For `OrderDP` with ``every="epoch"``.
         sharding: How samples are selected from a sharded table. "exact": what one process with all scores would select.
             "stratified": each rank selects from its own samples, without any exchange.
+        fingerprint: Any text that names the data set (a version, a fold, a hash). Checkpoints keep it; one of a data
+            set with another fingerprint is refused.
     """
 
     def __init__(
@@ -297,15 +376,30 @@ class Pruner:
         on_nan: Literal["warn", "raise"] = "warn",
         table: Literal["replicated", "sharded"] = "replicated",
         sharding: Literal["exact", "stratified"] = "exact",
+        fingerprint: str | None = None,
+        steps: int | None = None,
     ) -> None:
         n = length_of(dataset_or_length)
         policy = checked_policy(policy)
         epochs = checked_epochs(epochs)
+        if steps is not None and not is_count(steps):
+            raise ConfigError(f"steps must be a whole number, at least 1, or None, got {steps!r}.")
+        if steps is not None and epochs is not None:
+            raise ConfigError(
+                f"training is planned in epochs or in steps, got epochs={epochs} and steps={steps}. Leave one of them "
+                "out: epochs for policies that need their number, steps for a loop that ends in mid-epoch."
+            )
         if on_nan not in ("warn", "raise"):
             raise ConfigError(f'on_nan must be "warn" or "raise", got {on_nan!r}.')
+        if fingerprint is not None and not isinstance(fingerprint, str):
+            raise ConfigError(
+                f"fingerprint must be a text that names the data set, got {type(fingerprint).__name__}. Pass "
+                "str(...) of it."
+            )
         self.n = n
         self.policy = policy
         self.epochs = epochs
+        self.fingerprint = fingerprint
         self.shard = bool(shard)
         self.table = checked_name(table, ("replicated", "sharded"), "table")
         checked_name(sharding, ("exact", "stratified"), "sharding")
@@ -326,6 +420,7 @@ class Pruner:
             raise_on_nan=on_nan == "raise",
             options=options,
             sharding=sharded,
+            steps=None if steps is None else int(steps),
         )
         self._compute_columns = policy.compute_columns
         self._arguments = feedback_arguments(self._compute_columns)
@@ -334,6 +429,7 @@ class Pruner:
         self._handed_out: int | None = n  # samples per epoch before pruning, by the last sampler; None if unknown
         self._table_is_home = False  # whether the table is on the device of the losses
         self._warned_unsynced = False
+        self._active: ActiveIndices | None = None  # if samples were excluded
         self._manager.check_sizes()  # fail now, not in some epoch, if the data set is too small for the policy
 
     def __repr__(self) -> str:
@@ -363,16 +459,19 @@ class Pruner:
 
     @property
     def progress(self) -> float:
-        """Finished fraction of the planned training, in [0, 1]: of its epochs, or of its samples under a `Budget`."""
+        """Finished fraction of the planned training, in [0, 1]: of epochs or steps, or of a `Budget`'s samples."""
         progress = self._manager.fraction_done
         if progress is None:
-            raise ConfigError("progress needs to know how many epochs are planned. Use Pruner(..., epochs=...).")
+            raise ConfigError(
+                "progress needs to know how many epochs are planned. Use Pruner(..., epochs=...), or steps=... if the "
+                "loop counts steps."
+            )
         return progress
 
     @property
     def done(self) -> bool:
-        """Whether the planned training is finished: all epochs, or all samples under a `Budget`."""
-        if self.epochs is None:
+        """Whether the planned training is finished: all epochs or steps, or all samples under a `Budget`."""
+        if self._manager.fraction_done is None:
             raise ConfigError("done needs to know how many epochs are planned. Use Pruner(..., epochs=...).")
         return self._manager.done
 
@@ -380,14 +479,16 @@ class Pruner:
         """Yield the numbers of the remaining epochs until training is `done`.
 
         The same loop works for a new training, a resumed one, and a `Budget`, whose number of epochs is not known in
-        advance. Leaving an epoch early ends it. ::
+        advance. Leaving an epoch early ends it. A loop that is begun again after an interruption (Ctrl-C in a notebook)
+        starts with the rest of the interrupted epoch, as after a checkpoint. ::
 
             for epoch in pruner.remaining_epochs():
                 for index, (x, y) in loader:
                     ...
         """
-        if self.epochs is None:
+        if self._manager.fraction_done is None:
             raise ConfigError("remaining_epochs needs to know how many are planned. Use Pruner(..., epochs=...).")
+        self.resume()
         while not self._manager.done:
             epoch = self.epoch
             yield epoch
@@ -397,7 +498,36 @@ class Pruner:
     def lr_scale(self) -> float:
         """The factor on the learning rate that the policy asks for; 1 for most policies."""
         handed_out = self._manager.progress.handed_out
-        return float(self.policy.lr_scale(handed_out or self.n, self._manager.epoch_size()))
+        return float(self.policy.lr_scale(handed_out or self._manager.offered, self._manager.epoch_size()))
+
+    def lr_lambda(
+        self,
+        schedule: Literal["cosine", "linear", "constant"] | Callable[[float], float] = "cosine",
+        *,
+        warmup: float = 0.0,
+    ) -> Callable[[int], float]:
+        """Return a function for ``torch.optim.lr_scheduler.LambdaLR`` that follows `progress`, not a number of steps.
+
+        So the schedule ends when training does, also where losses decide how much is kept. After a checkpoint, create
+        the scheduler after `load_state_dict`; its own state need not be saved.
+
+        Args:
+            schedule: The factor on the learning rate: from 1 to 0 along a cosine or a line, constant, or any function
+                of the progress.
+            warmup: Fraction of training in which the factor rises from a tenth to all of the schedule's.
+        """
+        self.progress  # noqa: B018  raises now, and not in some step, if nothing is planned
+        check_ratio("warmup", warmup)
+        if not callable(schedule):
+            checked_name(schedule, _LR_SCHEDULES, "schedule")
+        factor = schedule if callable(schedule) else _LR_SCHEDULES[schedule]
+
+        def at(step: int) -> float:
+            progress = self.progress
+            rising = 0.1 + 0.9 * progress / warmup if progress < warmup else 1.0
+            return rising * float(factor(progress))
+
+        return at
 
     # -- samples ---------------------------------------------------------------------------------------------
 
@@ -441,14 +571,16 @@ class Pruner:
             )
         return self._table.uses_of(checked_index(index))
 
-    def preview(self) -> Selection:
+    def preview(self) -> Preview:
         """Return the selection of the open epoch or, between epochs, the one the next epoch would get now.
 
         Changes nothing, so it is no way to train on an epoch: see `index_batches`. After the last planned epoch it is
         the selection of one more epoch of that kind. With ``every="batch"`` it is what one selection for the whole
         epoch would keep.
         """
-        return self._manager.preview()
+        selection = self._manager.preview()
+        weights = selection.weights
+        return Preview(torch.tensor(selection.indices), None if weights is None else torch.tensor(weights).float())
 
     def hardest(self, k: int) -> torch.Tensor:
         """Return the `k` seen samples with the largest scores, hardest first: candidates for wrong labels.
@@ -464,10 +596,66 @@ class Pruner:
 
     def _there(self) -> torch.Tensor | bool:
         """Return a mask of the samples in `local_indices` that have not been removed."""
-        return True
+        return True if self._active is None else torch.from_numpy(~self._active.removed)
+
+    def exclude(self, index: Any) -> None:
+        """Never select these samples again: for items that cannot be read, or that should not be trained on.
+
+        From the next selection on, the policy sees the ``n - len(pruner.excluded)`` remaining samples only, and keeps
+        exactly as many as of a data set of that length. The rest of an open epoch loses the excluded samples with the
+        next ``iter(loader)``, unless ``every="batch"``; an iterator that is running serves what it was made for.
+        Checkpoints keep them, and `reset` brings them back. Not with ``table="sharded"``; in a process group, all ranks
+        call it with the same samples.
+
+        Args:
+            index: Their indices, or one boolean per sample. Samples that are excluded already are allowed.
+        """
+        if self.table == "sharded":
+            raise ConfigError(
+                'exclude() works with table="replicated" only: the ranks of a sharded table draw from ranges without '
+                "gaps. Leave the samples out of the data set."
+            )
+        by_index = next((part for part in _inner_policies(self.policy) if isinstance(part, Fixed | Replay)), None)
+        if by_index is not None:
+            raise ConfigError(
+                f"{describe(by_index)} refers to samples by index, but a policy sees only the remaining samples, "
+                "renumbered. Create it without the samples instead."
+            )
+        before = np.zeros(self.n, np.bool_) if self._active is None else self._active.removed.copy()
+        gone = checked_gone(index, before)
+        if not len(gone):
+            return
+        active, was = self._active, self._active
+        if active is None:
+            active = ActiveIndices(self.n)
+            active.note(0)
+        active.remove(gone)
+        self._set_active(active)
+        try:
+            self._manager.check_sizes()
+        except Exception:
+            active.put_back(before)
+            self._set_active(was)
+            raise
+
+    @property
+    def excluded(self) -> torch.Tensor:
+        """Indices of the excluded samples."""
+        gone = np.empty(0, np.int64) if self._active is None else np.flatnonzero(self._active.removed)
+        return torch.from_numpy(gone)
+
+    def _set_active(self, active: ActiveIndices | None) -> None:
+        self._active = active
+        if active is None:
+            self._manager.select_with(self.policy, None)
+        else:
+            kind = ActivePerBatchPolicy if self.policy.every == "batch" else ActivePolicy
+            self._manager.select_with(kind(self.policy, active), active.removed)
 
     def _learned(self) -> float:
         scores = self._table["score"]
+        if self._active is not None:
+            scores = scores[~self._active.removed]
         return float(np.mean(scores <= self._threshold.at(self._table))) if len(scores) else 0.0
 
     def report(self) -> dict[str, float]:
@@ -477,7 +665,8 @@ class Pruner:
             A flat dict of numbers:
 
             - ``epoch``: epochs trained to their end.
-            - ``samples``: samples in the data set.
+            - ``samples``: samples in the data set, without the excluded ones.
+            - ``excluded``: samples that were excluded.
             - ``kept``, ``pruned``: samples trained on and left out so far.
             - ``nominal_saved``: nominal prune ratio of the current epoch; without one, the middle of its bounds.
             - ``saved``: fraction really left out so far.
@@ -496,27 +685,100 @@ class Pruner:
             - ``moved_picks``, ``moved_bytes``: remote samples that this rank trains on, and bytes received for them.
             - ``returned_bytes``: losses of remote samples, sent and received.
         """
-        manager = self._manager
+        manager, active = self._manager, self._active
         kept, full = manager.progress.kept, manager.full_samples
+        summary = self._table.summary(self.epoch)
+        if active is not None:
+            there = ~active.removed
+            summary = {
+                "coverage": float((self._table["usage"][there] > 0).mean()),
+                "staleness": mean_age(self._table["seen"][there], self.epoch),
+            }
+            full = active.offered(manager.progress.epochs_done) if manager.total is None else full
         return {
             "epoch": self.epoch,
-            "samples": self.n,
+            "samples": manager.offered,
+            "excluded": len(self.excluded),
             "kept": kept,
             "pruned": max(0, round(full) - kept),
             "nominal_saved": manager.nominal_saved(),
             "saved": 1 - kept / full if full else 0.0,
             **manager.weight_spread,
-            **self._table.summary(self.epoch),
+            **summary,
             "learned": self._learned(),
             "nonfinite": manager.nonfinite + self._table.invalid_counts()[0],
             "repeated": manager.repeated,
             **manager.traffic,
         }
 
+    # -- files -----------------------------------------------------------------------------------------------
+
+    def export(
+        self, path: str | os.PathLike[str], *, keep: float | None = None, by: Literal["usage", "score"] = "usage"
+    ) -> str:
+        """Write one row per sample: index, score, usage, last_seen_epoch and whether it is kept.
+
+        ``orderdp.export.read_kept(path)`` returns the kept samples, for ``torch.utils.data.Subset(dataset, kept)`` or
+        ``dataset.select(kept)``.
+
+        Args:
+            path: The file: .npz, .csv, or .parquet if pyarrow is installed.
+            keep: What a static subset keeps: a number of samples as an int, or a fraction of the data set as a float.
+                None for the selection of the open or the next epoch, as in `preview`.
+            by: Whether a static subset keeps the samples trained on most often or those with the largest scores.
+
+        Returns:
+            A fingerprint of the kept set.
+        """
+        if self.table == "sharded":
+            raise ConfigError('export() needs all scores, but with table="sharded" each process has only its own part.')
+        from orderdp.export import columns_of_state, write_columns
+
+        state = self.state_dict()
+        if keep is None:
+            chosen = {"indices": torch.from_numpy(self._manager.preview().indices)}
+            state["timeline"] = {**state["timeline"], "selection": chosen}
+        columns, selection = columns_of_state(state, keep, by)
+        write_columns(path, columns, selection)
+        return selection
+
+    def import_scores(self, source: Any, *, column: str = "score") -> int:
+        """Store scores from outside as `observe` does: larger means more to learn. Not counted as training.
+
+        Args:
+            source: One number per sample, or the path of an .npz, .csv or .parquet file with a column of scores and, if
+                it lacks samples or has another order, a column "index". NaN and infinity stay unseen.
+            column: The column of the scores.
+
+        Returns:
+            The number of samples that got a score.
+        """
+        from orderdp.export import read_scores
+
+        index, scores = read_scores(source, self.n, column)
+        held = (index >= self._table.first) & (index < self._table.first + self._table.size) & ~np.isposinf(scores)
+        self.observe(torch.from_numpy(index[held]), torch.from_numpy(scores[held]))
+        return int(np.count_nonzero(held))
+
     # -- loading ---------------------------------------------------------------------------------------------
 
     def loader(
-        self, dataset: Any, batch_size: int = 1, *, group_by: Any = None, **dataloader_kwargs: Any
+        self,
+        dataset: Any,
+        batch_size: int = 1,
+        *,
+        group_by: Any = None,
+        num_workers: int = 0,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        pin_memory: bool = False,
+        drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], None] | None = None,
+        multiprocessing_context: Any = None,
+        generator: torch.Generator | None = None,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+        **dataloader_kwargs: Any,
     ) -> DataLoader[Any]:
         """Return a stock DataLoader over this epoch's samples that yields ``(index, batch)``.
 
@@ -524,10 +786,33 @@ class Pruner:
             dataset: The data set the pruner was made for.
             batch_size: Samples per batch.
             group_by: One number per sample, as in `batch_sampler`.
-            **dataloader_kwargs: Arguments of the DataLoader, except those that set another order.
+            num_workers: As in `torch.utils.data.DataLoader`, like all that follow.
+            collate_fn: Gets the items without their indices.
+            pin_memory: As there.
+            drop_last: As there.
+            timeout: As there.
+            worker_init_fn: As there.
+            multiprocessing_context: As there.
+            generator: Seeds the workers; None for the pruner's seed and epoch.
+            prefetch_factor: As there.
+            persistent_workers: As there.
+            **dataloader_kwargs: Further arguments of the DataLoader, except those that set another order.
         """
         self._handed_out = self.n
-        return pruned_loader(self._manager, dataset, batch_size, dataloader_kwargs, group_by)
+        options = {
+            **dataloader_kwargs,
+            "num_workers": num_workers,
+            "collate_fn": collate_fn,
+            "pin_memory": pin_memory,
+            "drop_last": drop_last,
+            "timeout": timeout,
+            "worker_init_fn": worker_init_fn,
+            "multiprocessing_context": multiprocessing_context,
+            "generator": generator,
+            "prefetch_factor": prefetch_factor,
+            "persistent_workers": persistent_workers,
+        }
+        return pruned_loader(self._manager, dataset, batch_size, options, group_by)
 
     @property
     def sampler(self) -> PrunedSampler:
@@ -735,12 +1020,13 @@ class Pruner:
             raise ConfigError(f"samples must be a whole number, at least 1, got {samples!r}.")
         count = self._handed_out if samples is None else int(samples)
         self._manager.counted_on = count
-        total = total_samples(self.policy, self.n, epochs) if epochs else None
+        offered = self._manager.offered
+        total = total_samples(self.policy, offered, epochs) if epochs else None
         sizes: Iterable[tuple[int, int]] = (self._bounds(number, count) for number in range(epochs))
         if total is not None:
             # Steps that drop samples make later epochs longer than the policy can predict.
             whole = not drop_last and world_size == 1 and count == self.n
-            known = epoch_sizes(self.policy, self.n, epochs) if whole else None
+            known = epoch_sizes(self.policy, offered, epochs) if whole else None
             if known is None:
                 return self._steps_of(total, batch_size, drop_last, world_size, accumulate)
             sizes = ((size, size) for size in known)
@@ -784,9 +1070,10 @@ class Pruner:
             batch_size: The batch size of training on full data.
         """
         check_batch_size(batch_size)
-        total = total_samples(self.policy, self.n, self.epochs)
+        offered = self._manager.offered
+        total = total_samples(self.policy, offered, self.epochs)
         if total is not None and self.epochs is not None:
-            share: float | None = total / (self.epochs * self.n)
+            share: float | None = total / (self.epochs * offered)
         else:
             ratios = {self._manager.nominal_ratio(epoch) for epoch in range(self.epochs or 1)}
             ratio = ratios.pop()
@@ -869,9 +1156,19 @@ class Pruner:
         return {**self._state_around(self._table.state_dict()), "group": unsynced}
 
     def _state_around(self, table: Mapping[str, Any]) -> dict[str, Any]:
-        return with_origin(self.policy, self.n, table, self._manager.state_dict())
+        state = with_origin(self.policy, self.n, table, self._manager.state_dict())
+        if self.fingerprint is not None:
+            state["fingerprint"] = self.fingerprint
+        if self._active is not None:
+            state["excluded"] = self._active.state_dict()
+        return state
 
-    def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
+    def load_state_dict(
+        self,
+        state: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+        *,
+        policy: Literal["same", "replace"] = "same",
+    ) -> None:
         """Restore the state. Raises, and changes nothing, if the state does not fit.
 
         The seed of the checkpoint replaces the one given to the constructor.
@@ -879,20 +1176,56 @@ class Pruner:
         Args:
             state: What `state_dict` returned; or, if the ranks of a group did not call `sync` before, a list of what it
                 returned on each of them.
+            policy: "same": the checkpoint must have been written with this policy. "replace": it may be another one, or
+                the same at another ratio. Scores, counts and progress stay, an open epoch ends as it was drawn, and
+                this policy selects from the next one on.
         """
+        checked_name(policy, ("same", "replace"), "policy")
+        active = self._active
         try:
             state = with_current_keys(on_host(state))
-            check_origin(state, self.policy, self.n)
+            if policy == "replace":
+                state = under_policy(state, self.policy, self._table.declared)
+            check_origin(state, self.policy, self.n, self.fingerprint)
             whole = self._manager.whole(state)
             self._table.check_state(whole["table"])
+            excluded = whole.get("excluded")
+            self._set_active(None if excluded is None else ActiveIndices.from_state(excluded, self.n))
             restore_manager = self._manager.restorer(whole["timeline"])
         except StateError:
+            self._set_active(active)
             raise
         except (LookupError, TypeError, ValueError, AttributeError) as error:
+            self._set_active(active)
             raise StateError(f"the checkpoint is damaged ({error!r}). Use another one.") from error
         self._table.load_state_dict(whole["table"])
         self._table_is_home = False
         restore_manager()
+
+    def reset(self, seed: int | None = None) -> None:
+        """Forget all scores, counts and progress, as if the pruner were new: for another fold, or to start over.
+
+        Loaders and samplers made before go on to work. Not with ``table="sharded"``; in a process group, all ranks call
+        it.
+
+        Args:
+            seed: The new seed; None keeps the current one.
+        """
+        if self.table == "sharded":
+            raise ConfigError('reset() works with table="replicated" only. Create a new Pruner for a sharded table.')
+        seed = self.seed if seed is None else checked_seed(seed)
+        self._table.reset()
+        self._set_active(None)
+        self._manager.reset(seed)
+        self._warned_unsynced = False
+
+    def resume(self) -> None:
+        """Serve the rest of an epoch that was interrupted, as after loading a checkpoint of this moment.
+
+        For loops that are begun again in the same process, such as a cell of a notebook after Ctrl-C;
+        `remaining_epochs` calls it. Does nothing if no epoch was interrupted. In a process group, all ranks call it.
+        """
+        self._manager.resume()
 
     def rewind(self) -> None:
         """Let ``iter(loader)`` serve a partly trained epoch from its start: for loaders that skip batches themselves.

@@ -169,6 +169,23 @@ class EpochOrder:
         """Return the samples between two positions."""
         return self.order[start:stop]
 
+    def without(self, excluded: np.ndarray, start: int) -> EpochOrder:
+        """Return the order without the samples that are flagged, from position `start` on.
+
+        Args:
+            excluded: One flag per sample of the data set.
+            start: What lies before is trained on and stays.
+        """
+        stays = ~excluded[self.order]
+        stays[:start] = True
+        if stays.all():
+            return self
+        cuts = self.cuts
+        if cuts is not None:
+            ends = np.concatenate(([0], np.cumsum(stays)))[cuts]
+            cuts = np.unique(ends[ends > 0])
+        return EpochOrder(self.order[stays], cuts, self.arrangement)
+
     def end(self, start: int, batch_size: int, drop_last: bool) -> int:
         """Return the position at which batches from `start` on end."""
         if drop_last and self.cuts is None:
@@ -288,6 +305,11 @@ class PerBatchOrder:
         while self._n_selected < stop:
             self._select_step()
         return self._selected[start:stop]
+
+    @property
+    def n_selected(self) -> int:
+        """Number of samples selected so far."""
+        return self._n_selected
 
     def freeze(self, scores: np.ndarray) -> None:
         """Use these scores for all later selections.

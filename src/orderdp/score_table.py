@@ -125,6 +125,10 @@ _WIDEN_AT = 1 << 14
 _FLUSH_EVERY = 64
 
 
+# Samples that are looked up together: few enough for the memory of large tables.
+_COUNT_AT_ONCE = 1 << 20
+
+
 ComputeColumns = Callable[..., Mapping[str, torch.Tensor]]
 
 
@@ -143,6 +147,8 @@ class BatchRows:
 class ScoreTable:
     """Columns of numbers, one row for each of `n` samples.
 
+    Columns are made outside of inference mode, wherever the caller is: one made inside could not be written outside.
+
     There is always "score" (float32, +inf for unseen), "usage" (how often trained on) and "seen" (the epoch in
     which the sample was last trained on or observed, -1 for never): eight bytes per sample.
 
@@ -160,6 +166,7 @@ class ScoreTable:
     def __init__(self, n: int, columns: Iterable[Column] = ()) -> None:
         self._set_up(n, range(n), 0, columns)
 
+    @torch.inference_mode(False)
     def _set_up(self, n: int, held: range, spare: int, columns: Iterable[Column]) -> None:
         self.n, self.first, self.size = n, held.start, len(held)
         self.declared = by_name(self.built_in, columns)
@@ -179,6 +186,7 @@ class ScoreTable:
 
     # -- device and size -------------------------------------------------------------------------------------
 
+    @torch.inference_mode(False)
     def move(self, device: torch.device) -> None:
         """Move the table to `device`."""
         self.device = device
@@ -187,6 +195,7 @@ class ScoreTable:
         self._invalid = self._invalid.to(device)
         self._unflushed = [index.to(device, non_blocking=True) for index in self._unflushed]
 
+    @torch.inference_mode(False)
     def grow(self, n: int) -> int:
         """Add rows of unseen samples, up to `n` in all; return how many values were copied for it.
 
@@ -201,6 +210,13 @@ class ScoreTable:
         self.n = self.size = n
         self._rows = torch.zeros(1).expand(n)
         return total
+
+    def reset(self) -> None:
+        """Make all samples unseen."""
+        self._unflushed, self._writes = [], 0
+        self._invalid.zero_()
+        for name, column in self._columns.items():
+            column.fill_(self.declared[name].initial)
 
     # -- reading ---------------------------------------------------------------------------------------------
 
@@ -253,8 +269,10 @@ class ScoreTable:
     ) -> None:
         """Store the feedback of a batch.
 
-        A non-finite loss leaves a seen sample unchanged and counts as the batch's finite mean for an unseen one, so
-        that the sample does not rank first forever. If no loss of the batch is finite, unseen samples stay unseen.
+        A score of +inf that is not trained on, as that of an unseen sample in another table, leaves its row unchanged.
+        Any other non-finite loss leaves a seen sample unchanged and counts as the batch's finite mean for an unseen
+        one, so that the sample does not rank first forever. If no loss of the batch is finite, unseen samples stay
+        unseen.
 
         Args:
             index: The samples, int64.
@@ -267,13 +285,16 @@ class ScoreTable:
         """
         index = self._checked(index)
         if losses.dtype is torch.float64:
-            mean = None  # it may be finite even if a loss is too large for the table
+            mean, losses = None, _in_range(losses)  # the mean may be finite even if a loss is infinite in the table
         if losses.dtype is not torch.float32 or losses.device != self.device:
             losses = losses.to(device=self.device, dtype=torch.float32, non_blocking=not self._on_host)
         if self._on_host and compute_columns is None and math.isfinite((losses.sum() if mean is None else mean).item()):
             self._columns["score"].index_copy_(0, index, losses)
         else:
-            self._write_carefully(BatchRows(self, index, epoch), index, losses, compute_columns, extra or {})
+            unseen = None if trained else torch.isposinf(losses)
+            self._write_carefully(BatchRows(self, index, epoch), index, losses, compute_columns, extra or {}, unseen)
+            if unseen is not None:
+                index = torch.where(unseen, len(self._columns["score"]) - 1, index)
         if trained:
             self._count(index, epoch)
         else:
@@ -311,16 +332,20 @@ class ScoreTable:
         losses: torch.Tensor,
         compute_columns: ComputeColumns | None,
         extra: Mapping[str, Any],
+        skipped: torch.Tensor | None = None,
     ) -> None:
         finite = torch.isfinite(losses)
         mean = torch.where(finite, losses, 0.0).sum() / finite.sum().clamp(min=1)
         usable = torch.where(finite, losses, mean)
         written = finite | (torch.isinf(rows["score"]) & finite.any())
+        invalid = ~finite
+        if skipped is not None:
+            written, invalid = written & ~skipped, invalid & ~skipped
         here = {name: self._here(value) for name, value in extra.items()}
         new = {"score": usable, **({} if compute_columns is None else compute_columns(rows, usable, **here))}
         for name, values in new.items():
             _check_shape(name, values, losses, here)
-        self._invalid[0] += (~finite).sum()
+        self._invalid[0] += invalid.sum()
         for name, values in new.items():
             self._merge(name, index, values, written)
 
@@ -360,6 +385,7 @@ class ScoreTable:
         """Write the epoch to "seen"."""
         self._columns["seen"].index_fill_(0, rows, epoch)
 
+    @torch.inference_mode(False)
     def put(self, index: np.ndarray, columns: Mapping[str, np.ndarray]) -> None:
         """Replace some rows by values computed elsewhere."""
         where = torch.from_numpy(index).to(self.device)
@@ -377,6 +403,20 @@ class ScoreTable:
         """Return the fraction of samples trained on at least once, and the mean age of the seen scores, in epochs."""
         return {"coverage": float((self["usage"] > 0).mean()), "staleness": mean_age(self["seen"], epoch)}
 
+    def count_seen(self, samples: np.ndarray, epoch: int) -> torch.Tensor:
+        """Return how many of `samples`, and how many of all samples, were last seen in `epoch`.
+
+        On the table's device, and without waiting for it.
+        """
+        self.flush()
+        is_seen = self._columns["seen"][: self.size] == epoch
+        counts = torch.zeros(2, dtype=torch.int64, device=self.device)
+        counts[1] = is_seen.sum()
+        for part in np.array_split(samples, 1 + len(samples) // _COUNT_AT_ONCE):
+            where = torch.from_numpy(part).to(self.device, non_blocking=not self._on_host)
+            counts[0] += is_seen.index_select(0, where).sum()
+        return counts
+
     def invalid_counts(self) -> tuple[int, int]:
         """Return the number of non-finite losses and of out-of-range indices. Waits for the device."""
         nonfinite, outside = self._invalid.tolist()
@@ -392,11 +432,13 @@ class ScoreTable:
         """Return the number of non-finite losses, of out-of-range indices, and of writes. Waits for the device."""
         return (*self.invalid_counts(), self._writes)
 
+    @torch.inference_mode(False)
     def set_counters(self, nonfinite: int, outside: int, writes: int) -> None:
         """Set the counters to the totals of all ranks."""
         self._invalid = torch.tensor([nonfinite, outside], dtype=torch.int64, device=self.device)
         self._writes = writes
 
+    @torch.inference_mode(False)
     def begin_epoch(self, epoch: int) -> tuple[int, int]:
         """Widen the counts before they can overflow; return the counts of invalid values and set them to 0."""
         if self._unflushed:
@@ -425,6 +467,7 @@ class ScoreTable:
             raise StateError("the checkpoint's counters are damaged. Use another checkpoint.")
         int(state["writes"])
 
+    @torch.inference_mode(False)
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned; the table stays on its device."""
         self.check_state(state)
@@ -438,6 +481,12 @@ class ScoreTable:
             self._columns[name] = column.to(device)
         self._invalid = state["invalid_counts"].to(device, copy=True)
         self._writes = int(state["writes"])
+
+
+def _in_range(losses: torch.Tensor) -> torch.Tensor:
+    """Return doubles that are finite in single precision if they are finite: too large ones as the largest float."""
+    most = torch.finfo(torch.float32).max
+    return torch.where(torch.isinf(losses), losses, losses.clamp(-most, most))
 
 
 def _check_shape(name: str, values: torch.Tensor, losses: torch.Tensor, told: Mapping[str, Any]) -> None:

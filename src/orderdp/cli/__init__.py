@@ -12,14 +12,14 @@ import sys
 from collections.abc import Callable, Sequence
 
 from orderdp._validation import suggestion
-from orderdp.cli import advise, compare, completion, coreset, data, plan, policies, report, reproduce, train
+from orderdp.cli import advise, compare, completion, coreset, data, export, plan, policies, report, reproduce, train
 from orderdp.cli._common import complain, in_option_names, say, without_library_frames
 from orderdp.errors import ConfigError, OrderDPError
 
 __all__ = ["main"]
 
 
-_COMMANDS = (plan, train, advise, compare, report, reproduce, policies, coreset, data, completion)
+_COMMANDS = (plan, train, advise, compare, report, reproduce, policies, coreset, data, export, completion)
 
 
 _DESCRIPTION = "Train on fewer samples per epoch, and measure what that costs.\n\ncommands:\n" + "\n".join(

@@ -17,6 +17,7 @@ from orderdp._draw import generator
 from orderdp._validation import is_count
 from orderdp.errors import ConfigError, FeedbackError
 from orderdp.policy import Selection
+from orderdp.pruner import Preview
 
 __all__ = [
     "BatchMaker",
@@ -182,7 +183,13 @@ class GradientCosine(NamedTuple):
 
 
 def gradient_cosine(
-    model: nn.Module, selection: Selection, n: int, losses: LossFunction, batches: BatchMaker, *, seed: int = 0
+    model: nn.Module,
+    selection: Selection | Preview,
+    n: int,
+    losses: LossFunction,
+    batches: BatchMaker,
+    *,
+    seed: int = 0,
 ) -> GradientCosine:
     """Cosine between the gradient of the selection and that of all data, at the model's current weights.
 

@@ -175,8 +175,8 @@ def task_batches(
     if own is not None:
         options = {"drop_last": True} if drop_last else {}
         return iter(own(pruner, batch_size, seed, **options))
-    options = {"drop_last": drop_last, **getattr(task, "loader_options", {})}
-    return iter(pruner.loader(task.train_set, batch_size=batch_size, **options))
+    given: dict[str, Any] = {"drop_last": drop_last, **getattr(task, "loader_options", {})}
+    return iter(pruner.loader(task.train_set, batch_size=batch_size, **given))
 
 
 def drops_last(task: Task, wanted: bool) -> bool:

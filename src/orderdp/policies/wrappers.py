@@ -1,10 +1,10 @@
-"""Policies that wrap another policy: budgets, uniform tails, class balance."""
+"""Policies that wrap another policy: budgets, uniform tails, class balance, samples that are left out for good."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from orderdp._draw import key64
 from orderdp._validation import check_ratio
-from orderdp.errors import ConfigError
+from orderdp.errors import ConfigError, StateError
 from orderdp.policies._selection import proportional, shuffled, uniform
 from orderdp.policies.learned import Probability, SkipLearned
 from orderdp.policy import (
@@ -20,6 +20,7 @@ from orderdp.policy import (
     Context,
     Policy,
     Selection,
+    StepwisePolicy,
     Table,
     Threshold,
     describe,
@@ -27,7 +28,17 @@ from orderdp.policy import (
     size_bounds,
 )
 
-__all__ = ["Balanced", "Budget", "PolicyWrapper", "UniformTail", "refuse_budget"]
+__all__ = [
+    "ActiveIndices",
+    "ActivePerBatchPolicy",
+    "ActivePolicy",
+    "ActiveTableView",
+    "Balanced",
+    "Budget",
+    "PolicyWrapper",
+    "UniformTail",
+    "refuse_budget",
+]
 
 
 class PolicyWrapper(Policy):
@@ -434,3 +445,204 @@ def _members(labels: np.ndarray) -> list[np.ndarray]:
         codes = codes.astype(np.uint16)  # numbers this short are sorted several times faster
     order = np.argsort(codes, kind="stable")
     return np.split(order, np.cumsum(sizes[sizes > 0])[:-1])
+
+
+class ActiveIndices:
+    """Indices of the samples that have not been removed.
+
+    Args:
+        n: Samples in the data set, removed ones included.
+
+    Attributes:
+        removed: One flag per sample.
+        live: Number of active samples.
+    """
+
+    def __init__(self, n: int) -> None:
+        self._flags = np.zeros(n, np.bool_)
+        self.n = self.live = n
+        self._history: list[list[int]] = []  # pairs: first epoch, number of active samples from then on
+
+    @property
+    def removed(self) -> np.ndarray:
+        """One flag per sample."""
+        return self._flags[: self.n]
+
+    def grow(self, n: int) -> None:
+        """Grow to `n` samples."""
+        if n > len(self._flags):
+            larger = np.zeros(max(n, len(self._flags) * 3 // 2), np.bool_)
+            larger[: self.n] = self.removed
+            self._flags = larger
+        self.live += n - self.n
+        self.n = n
+
+    def remove(self, gone: np.ndarray) -> None:
+        """Mark samples as removed."""
+        self.removed[gone] = True
+        self.live = self.n - int(np.count_nonzero(self.removed))
+
+    def put_back(self, removed: np.ndarray) -> None:
+        """Replace the set of removed samples."""
+        self.removed[:] = removed
+        self.live = self.n - int(np.count_nonzero(removed))
+
+    def places(self) -> np.ndarray | None:
+        """Indices of the active samples; None for all."""
+        return None if self.live == self.n else np.flatnonzero(~self.removed)
+
+    # -- history -----------------------------------------------------------------------------------------------
+
+    def note(self, epoch: int) -> None:
+        """Store that `epoch` is drawn from the currently active samples."""
+        self._history = [entry for entry in self._history if entry[0] < epoch]
+        if not self._history or self._history[-1][1] != self.live:
+            self._history.append([epoch, self.live])
+
+    def offered(self, epochs: float) -> float:
+        """Number of samples that this many epochs would have trained on without pruning."""
+        total, last = 0.0, epochs
+        for start, live in reversed(self._history):
+            total += max(0.0, last - start) * live
+            last = min(last, start)
+        return total
+
+    # -- checkpoints -------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return a tensor and plain numbers."""
+        import torch
+
+        gone = torch.from_numpy(np.flatnonzero(self.removed))
+        return {"n": self.n, "removed": gone, "history": [list(entry) for entry in self._history]}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any], n: int) -> ActiveIndices:
+        """Build from `state`, for a data set that may have grown to `n` since."""
+        gone = state["removed"].cpu().numpy()
+        if len(gone) and not (gone.min() >= 0 and gone.max() < n):
+            raise StateError(
+                f"the checkpoint lists removed samples beyond the {n} of the data set. Use another checkpoint."
+            )
+        roster = cls(n)
+        roster.remove(gone)
+        roster._history = [[int(epoch), int(live)] for epoch, live in state["history"]]
+        return roster
+
+    def become(self, other: ActiveIndices) -> None:
+        """Become equal to `other`."""
+        self._flags, self.n, self.live, self._history = other._flags, other.n, other.live, other._history
+
+
+class ActiveTableView:
+    """View of a table that has only the rows of the active samples.
+
+    Args:
+        table: The whole table.
+        places: Indices of the active samples.
+    """
+
+    def __init__(self, table: Table, places: np.ndarray) -> None:
+        self.n = len(places)
+        self._table, self._places = table, places
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        """The column `name`, read-only."""
+        values: np.ndarray = self._table[name][self._places]
+        values.flags.writeable = False
+        return values
+
+
+class ActivePolicy(PolicyWrapper):
+    """Policy that sees the active samples only, and otherwise behaves as the inner policy.
+
+    Args:
+        inner: The policy.
+        roster: The active indices.
+    """
+
+    def __init__(self, inner: Policy, roster: ActiveIndices) -> None:
+        self.policy, self._roster = inner, roster
+
+    def __repr__(self) -> str:
+        return describe(self.policy)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "policy" or name.startswith("_"):  # copy and pickle ask before `policy` is set
+            raise AttributeError(name)
+        return getattr(self.policy, name)
+
+    def size(self, n: int, context: Context) -> int | None:
+        """Number of active samples that are kept."""
+        return self.policy.size(self._roster.live, self._here(context))
+
+    def size_bounds(self, n: int, context: Context) -> tuple[int, int]:
+        """Bounds of `size`, if it depends on the losses."""
+        return size_bounds(self.policy, self._roster.live, self._here(context))
+
+    def nominal_ratio(self, context: Context) -> float | None:
+        """Nominal prune ratio of the inner policy."""
+        return nominal_ratio(self.policy, self._roster.live, self._here(context))
+
+    def lr_scale(self, n: int, kept: int) -> float:
+        """Learning-rate factor of the inner policy."""
+        return self.policy.lr_scale(self._roster.live, kept)
+
+    def offered(self, n: int) -> int:
+        """Number of samples to draw from."""
+        return self._roster.live
+
+    def on_epoch_start(self, epoch: int) -> None:
+        """Store the number of active samples for the epoch that is drawn next."""
+        self._roster.note(epoch)
+        self.policy.on_epoch_start(epoch)
+
+    def select(self, table: Table, context: Context) -> Selection:
+        """Select among the active samples."""
+        places = self._roster.places()
+        shown = table if places is None else ActiveTableView(table, places)
+        selection = self.policy.select(shown, self._here(context))
+        return selection if places is None else Selection(places[selection.indices], selection.weights)
+
+    def select_among(self, table: Table, handed_out: np.ndarray, context: Context) -> Selection:
+        """Select among those samples of a sampler that are active."""
+        there = np.flatnonzero(~self._roster.removed[handed_out])
+        selection = self.policy.select_among(table, handed_out[there], context)
+        return Selection(there[selection.indices], selection.weights)
+
+    def bounds_among(self, count: int, context: Context) -> tuple[int, int]:
+        """Bounds of the number of samples that are kept of `count`, some of which may have been removed."""
+        fewest, most = self.policy.bounds_among(count, context)
+        return fewest if self._roster.live == self._roster.n else 1, most
+
+    def total(self, n: int, epochs: int | None) -> int | None:
+        """Samples in the whole training, as for a data set of the active samples."""
+        return self.policy.total(self._roster.live, epochs)
+
+    def epoch_sizes(self, n: int, epochs: int | None) -> list[int] | None:
+        """Sizes of all epochs, as for a data set of the active samples."""
+        return self.policy.epoch_sizes(self._roster.live, epochs)
+
+    def _here(self, context: Context) -> Context:
+        labels = context.labels
+        if labels is not None:
+            labels = labels[~self._roster.removed]
+        return replace(context, n=self._roster.live, labels=labels)
+
+
+class ActivePerBatchPolicy(ActivePolicy, StepwisePolicy):
+    """`ActivePolicy` for a policy that selects at every step."""
+
+    every = "batch"
+    policy: StepwisePolicy
+
+    def candidates(self, context: Context) -> np.ndarray:
+        """Candidates among the active samples."""
+        places, drawn = self._roster.places(), self.policy.candidates(self._here(context))
+        candidates: np.ndarray = drawn if places is None else places[drawn]
+        return candidates
+
+    def select_from(self, part: np.ndarray, scores: np.ndarray, count: int, context: Context) -> np.ndarray:
+        """Selection of the inner policy."""
+        picked: np.ndarray = self.policy.select_from(part, scores, count, self._here(context))
+        return picked
