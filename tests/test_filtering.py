@@ -235,8 +235,7 @@ def test_the_fraction_kept_is_exact_for_samplers_that_leave_out_or_repeat(name: 
 def test_what_is_kept_is_part_of_what_was_handed_out_in_its_order_and_as_often(order: list[int], epochs: int) -> None:
     pruner = Pruner(OrderDP(0.4), 30, seed=epochs)
     for epoch in range(epochs):
-        finish = torch.arange(30)
-        iter(pruner.sampler)
+        finish = torch.tensor(list(pruner.sampler))
         pruner.update(finish, fake_losses(finish, epoch))
     kept = list(pruner.filter(order))
     assert len(kept) == OrderDP(0.4).sizes(len(order))[1]

@@ -237,8 +237,10 @@ class Once:
         return [batch.tolist() for _ in range(2) for batch in passes]
 
 
+NEWER = {"spaced-repetition"}  # policies that the earlier version did not have
+
 CASES: dict[str, Any] = {
-    **{f"{name}, in an epoch": Alone(name, 3) for name in CONFIGS},
+    **{f"{name}, in an epoch": Alone(name, 3) for name in CONFIGS if name not in NEWER},
     **{f"{name}, later in an epoch": Alone(name, 9) for name in ("orderdp", "orderdp, every batch", "budget", "ucb")},
     **{f"{name}, between epochs": Alone(name, None) for name in ("orderdp", "orderdp, every batch")},
     "orderdp, unbiased, between epochs": Alone("orderdp, unbiased", None),

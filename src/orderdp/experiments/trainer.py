@@ -18,6 +18,7 @@ from torch import nn
 from orderdp import Policy, Pruner, load_checkpoint, save_checkpoint
 from orderdp._torch import GlobalGenerators
 from orderdp._training import SCHEDULES, TrainState, build_optimizer, mixed_precision
+from orderdp._warnings import warn
 from orderdp.errors import ConfigError, DatasetError, NonFiniteLossError, OrderDPWarning, StateError, UnknownSizeError
 from orderdp.experiments.config import CONTROLS, RunOptions, Settings
 from orderdp.experiments.diagnosing import Diagnosis
@@ -511,10 +512,10 @@ class Training:
             except Exception as error:
                 self._loggers.remove(logger)
                 name = type(logger).__name__
-                warnings.warn(
-                    f"{name} failed ({type(error).__name__}: {error}). The run goes on without it; its records are "
+                warn(
+                    f"{name} failed ({type(error).__name__}: {error}). The run continues without it; its records are "
                     "complete.",
-                    stacklevel=2,
+                    UserWarning,
                 )
 
     def _finish(self, status: str, reason: str | None) -> dict[str, Any]:
