@@ -72,8 +72,11 @@ def run(options: argparse.Namespace) -> None:
     from orderdp.report.tables import show
 
     if options.card is not None:
-        told = {"name": options.card, "summary": summary(options.card), "card": card(options.card)}
-        say_json(told) if options.json else say(told["card"])
+        text = card(options.card)
+        if options.json:
+            say_json({"name": options.card, "summary": summary(options.card), "card": text})
+        else:
+            say(text)
         return
     if options.list and options.json:
         say_json([{"name": name, "summary": summary(name)} for name in NAMES])

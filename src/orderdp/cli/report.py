@@ -72,7 +72,10 @@ def run(options: argparse.Namespace) -> None:
                 options.directory, options.charts, options.format, runs=runs, margin=options.margin
             ):
                 complain(str(path))
-        say_json(as_dict(rows)) if options.json else say(as_csv(rows))
+        if options.json:
+            say_json(as_dict(rows))
+        else:
+            say(as_csv(rows))
         return
     report_command(
         options.directory,

@@ -102,7 +102,10 @@ def run(options: argparse.Namespace) -> int:
     if options.list:
         from orderdp_paper.output import describe
 
-        say_json(_told(SUITES[options.id])) if options.json else describe(SUITES[options.id], say)
+        if options.json:
+            say_json(_told(SUITES[options.id]))
+        else:
+            describe(SUITES[options.id], say)
         return 0
     return _suite(SUITES[options.id], options)
 
@@ -190,7 +193,7 @@ def _suite(suite: Suite, arguments: argparse.Namespace) -> int:
 
         def watched() -> Iterator[Trial]:
             for trial in try_out(parts, options, arguments.max_steps):
-                reasons.append(trial[-1])
+                reasons.append(trial.reason)
                 yield trial
 
         show_trials(suite, watched(), say)

@@ -93,12 +93,12 @@ def run(arguments: argparse.Namespace) -> int:
 def _train(settings: Settings, options: RunOptions, records: RunRecords) -> dict[str, Any]:
     from orderdp.experiments.runner import compare_all
 
-    with show_progress(1, 0, quiet=options.quiet) as progress:
-        try:
+    try:
+        with show_progress(1, 0, quiet=options.quiet) as progress:
             ((_, summary),) = compare_all([settings], options, records=records, watch=progress.watch)
-        except KeyboardInterrupt:
-            complain(f"Interrupted; saved. Resume with: {options.command}{'' if options.resume else ' --resume'}")
-            raise
+    except KeyboardInterrupt:
+        complain(f"Interrupted; saved. Resume with: {options.command}{'' if options.resume else ' --resume'}")
+        raise
     say(outcome(settings, summary))
     return summary
 
