@@ -291,7 +291,7 @@ class OfUnknownLength:
 def test_steps_of_a_sampler_without_a_length_are_refused_with_bounds() -> None:
     pruner = Pruner(OrderDP(0.4), 30)
     filtered = pruner.filter(OfUnknownLength())
-    with pytest.raises(UnknownSizeError, match=r"does not say how many indices .* samples=") as refused:
+    with pytest.raises(UnknownSizeError, match=r"is not known in advance, .* samples=") as refused:
         pruner.steps(2, 3)
     assert (refused.value.lower, refused.value.upper) == (2, 2 * 64 * 30 * 6 // 10 // 3)
     with pytest.raises(TypeError, match="not known before an epoch starts"):
@@ -369,6 +369,10 @@ def test_a_policy_that_names_its_samples_keeps_them_and_says_what_that_leaves_ou
     pruner = Pruner(Fixed(range(0, 20, 2)), 20)
     with pytest.warns(RealRatioWarning, match=r"keeps 2 of the 8 .* not the nominal"):
         assert list(pruner.filter([1, 3, 4, 5, 4, 7, 9, 11])) == [4, 4]
+    twice = Pruner(Fixed(range(0, 20, 2)), 20)
+    twice.filter(RandomSampler(range(20), replacement=True))
+    with pytest.raises(UnknownSizeError, match="is not known in advance"):
+        twice.steps(1, 4)
     with pytest.raises(ConfigError, match="yielded 2 indices, and none of them is among"):
         iter(Pruner(Fixed([0, 2]), 20).filter([1, 3]))
 

@@ -877,7 +877,8 @@ class Pruner:
             repack: Whether to refill batches that have lost samples.
         """
         filtered = FilteredSampler(self._manager, sampler, repack)
-        self._handed_out = filtered.handed_out
+        # A policy that names its samples keeps each as often as the sampler repeats it.
+        self._handed_out = filtered.handed_out if filtered.visits_each_once or not self.policy.by_index else None
         return filtered
 
     # -- feedback --------------------------------------------------------------------------------------------
@@ -1041,9 +1042,9 @@ class Pruner:
         )
         if fewest != most and count is None:
             raise UnknownSizeError(
-                "the sampler that was given to filter() does not say how many indices it hands out per epoch, so the "
-                f"number of steps is not known in advance: it is between {fewest} and {most}. Call steps(..., "
-                "samples=...) with that number, or let the schedule follow Pruner.progress.",
+                "how many samples an epoch keeps of the sampler that was given to filter() is not known in advance, so "
+                f"the number of steps is between {fewest} and {most}. If the sampler always hands out the same number "
+                "of indices, call steps(..., samples=...) with it; or let the schedule follow Pruner.progress.",
                 fewest,
                 most,
             )

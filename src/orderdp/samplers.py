@@ -797,6 +797,11 @@ class FilteredSampler(Sampler[Any]):
         )
 
     @property
+    def visits_each_once(self) -> bool:
+        """Whether the inner sampler is taken to visit every sample once, by its length and its attributes."""
+        return _visits_each_once(self._inner, self._manager.n)
+
+    @property
     def handed_out(self) -> int | None:
         """Number of indices that the inner sampler hands out in an epoch; None if it does not say."""
         inner, n = self._inner, self._manager.n
@@ -823,7 +828,7 @@ class FilteredSampler(Sampler[Any]):
         """Samples or, when repacked, batches in a whole epoch.
 
         Known before an epoch starts if the inner sampler says how many indices it hands out. One that is as long as the
-        data set is taken to visit every sample once, unless it is one of torch's that draw with replacement.
+        data set is taken to visit every sample once, unless its attribute ``replacement`` is true.
         """
         order = self._manager.order_for(self._request)
         count = self.handed_out
@@ -846,7 +851,7 @@ class FilteredSampler(Sampler[Any]):
             )
         if order is not None:
             samples = len(order)
-        elif _visits_each_once(self._inner, self._manager.n):
+        elif self.visits_each_once:
             samples = self._manager.epoch_size()
         else:
             assert count is not None

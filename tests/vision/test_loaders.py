@@ -14,7 +14,7 @@ from orderdp.integrations.orders import DaliBatches, GrainSampler
 N = 40
 
 
-class Shift(grain.RandomMapTransform):
+class Shift(grain.transforms.RandomMap):
     """Adds a random number to an item; the index stays."""
 
     def random_map(self, element, rng):
@@ -39,7 +39,8 @@ def read(pruner: Pruner, workers: int, drop_last: bool) -> tuple[list[list[int]]
     loader = grain.DataLoader(
         data_source=Indexed(np.arange(N) * 10.0),
         sampler=GrainSampler(pruner, 8, drop_last),
-        operations=[Shift(), grain.Batch(8, drop_remainder=drop_last)],
+        operations=[Shift(), grain.transforms.Batch(8, drop_remainder=drop_last)],
+        shard_options=grain.sharding.NoSharding(),
         worker_count=workers,
     )
     visited, values = [], []

@@ -117,18 +117,21 @@ class GrainSampler:
     With `Indexed` as the data source every item carries its index::
 
         loader = grain.DataLoader(
-            data_source=orderdp.Indexed(data), sampler=GrainSampler(pruner, 128), operations=[grain.Batch(128)]
+            data_source=orderdp.Indexed(data),
+            sampler=GrainSampler(pruner, 128),
+            operations=[grain.transforms.Batch(128)],
+            shard_options=grain.sharding.NoSharding(),
         )
         for index, (x, y) in loader:
             loss = pruner.update(torch.as_tensor(index), ...)
 
-    It holds the rest of the current epoch, in a process group that of this rank (``shard_options=NoSharding()``), and
-    can be sent to workers. The random generator of an item depends on the seed, the epoch and the sample, not on
+    It holds the rest of the current epoch, in a process group that of this rank (so Grain does not shard), and can be
+    sent to workers. The random generator of an item depends on the seed, the epoch and the sample, not on
     Grain's own numbering: a resumed epoch augments as the straight one.
 
     Args:
         pruner: The pruner.
-        batch_size: Samples per batch, as in ``grain.Batch``.
+        batch_size: Samples per batch, as in ``grain.transforms.Batch``.
         drop_last: Whether a smaller last batch is dropped, as by ``drop_remainder=True``.
     """
 
