@@ -250,7 +250,10 @@ def columns_of_state(
         selection, epoch = timeline["selection"], timeline["epoch"]
         served = selection["indices"] if selection is not None else epoch and epoch.get("order")
         if served is None:
-            raise StateError("no epoch is open in the checkpoint, so it has no selection. Say how many to keep.")
+            raise StateError(
+                "no epoch is open in the checkpoint, or its steps select one by one, so it has no selection. Say how "
+                "many samples to keep."
+            )
         kept = np.unique(served.cpu().numpy())
     return _columns(values["score"], values["usage"], values["seen"], kept)
 
