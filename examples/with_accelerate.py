@@ -1,9 +1,10 @@
 """Handwritten digits with Hugging Face Accelerate: any number of processes, checkpoints, gradient accumulation.
 
-    accelerate launch --cpu --num_processes 2 examples/with_accelerate.py --checkpoint run
+    accelerate launch --multi_gpu --num_processes 2 --main_process_port 0 examples/with_accelerate.py --checkpoint run
 
-Stop it and start it again, with as many processes or another number: it goes on from the last checkpoint. It also runs
-as ``python examples/with_accelerate.py``, in one process. The lines that pruning adds are marked.
+``--multi_gpu`` starts two processes on CPUs, too, where ``--cpu`` starts one; port 0 is any free one. Stop it and start
+it again, with as many processes or another number: it goes on from the last checkpoint. It also runs as
+``python examples/with_accelerate.py``, in one process. The lines that pruning adds are marked.
 """
 
 from __future__ import annotations

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -17,6 +23,23 @@ from orderdp._draw import generator
 from orderdp.losses import predictions
 from orderdp.policy import Context, Selection
 from orderdp.score_table import ScoreTable
+
+ROOT = Path(__file__).parent.parent
+
+
+def as_written(example: ModuleType, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Runs the first command of an example's docstring, as it stands there, in a folder of its own."""
+    line = next(line for line in (example.__doc__ or "").splitlines() if line.startswith("    "))
+    (folder / "examples").symlink_to(ROOT / "examples")
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+        "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")]),
+    }
+    return subprocess.run(
+        shlex.split(line), cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
 
 
 def streams(seed: int, *tags: int | str) -> Callable[..., np.random.Generator]:

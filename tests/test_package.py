@@ -39,6 +39,7 @@ def test_the_public_names_are_these_and_all_of_them_exist() -> None:
         "__version__",
         "advise",
         "alternate_flip",
+        "build",
         "coresets",
         "datasets",
         "diagnostics",

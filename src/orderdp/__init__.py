@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from orderdp.checkpoint import load_checkpoint, save_checkpoint
     from orderdp.dataset import Indexed
     from orderdp.losses import last_layer_gradient_norm, per_sample, top_mean
-    from orderdp.policies import Budget, OrderDP, SpacedRepetition, Unlearned
+    from orderdp.policies import Budget, OrderDP, SpacedRepetition, Unlearned, build
     from orderdp.policy import Column, Context, Policy, Selection
     from orderdp.pruner import Pruner
 
@@ -49,6 +49,7 @@ __all__ = [
     "__version__",
     "advise",
     "alternate_flip",
+    "build",
     "coresets",
     "datasets",
     "diagnostics",
@@ -86,6 +87,7 @@ _HOMES = {
     "Unlearned": "orderdp.policies",
     "advise": "orderdp.advice",
     "alternate_flip": "orderdp.augment",
+    "build": "orderdp.policies",
     "last_layer_gradient_norm": "orderdp.losses",
     "load_checkpoint": "orderdp.checkpoint",
     "per_sample": "orderdp.losses",

@@ -19,8 +19,8 @@ from orderdp.integrations.accelerate import register
 from orderdp.streaming import KeyFilter
 from tests import accelerate_work as work
 from tests import streaming_work as stream
-from tests.distributed.test_elastic import torchrun
 from tests.ranks import in_processes
+from tests.support import as_written
 
 # A loop that takes its samples from a pruner never gives back losses while no epoch is open.
 pytestmark = pytest.mark.filterwarnings("error::orderdp.errors.NoOpenEpochWarning")
@@ -254,16 +254,15 @@ def test_two_processes_go_on_as_if_nothing_had_happened(ranks: list, name: str) 
             assert_same_run(rank[name], rank[twin])
 
 
-def test_the_example_trains_in_one_process_and_goes_on_in_two(
+def test_the_example_trains_in_one_process_and_its_own_line_goes_on_in_two(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = tmp_path / "run"
-    with_accelerate.main(["--epochs", "2", "--checkpoint", str(folder)])
+    with_accelerate.main(["--epochs", "2", "--checkpoint", str(tmp_path / "run")])
     assert "with 40.0% fewer samples" in capsys.readouterr().out
-    run = torchrun(tmp_path, "examples/with_accelerate.py", "--epochs", "6", "--checkpoint", str(folder))
+    run = as_written(with_accelerate, tmp_path)
     assert run.returncode == 0, run.stderr
-    assert "goes on at epoch 2 of 6 with 2 processes" in run.stdout
-    assert float(run.stdout.split("test accuracy ")[1].split("%")[0]) > 80
+    assert "goes on at epoch 2 of 20 with 2 processes" in run.stdout
+    assert float(run.stdout.split("test accuracy ")[1].split("%")[0]) > 90
 
 
 # -- bad input ---------------------------------------------------------------------------------------------------------

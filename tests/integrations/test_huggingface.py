@@ -18,6 +18,7 @@ from torch.utils.data import IterableDataset
 from transformers import (
     BertConfig,
     BertForMaskedLM,
+    BertForSequenceClassification,
     BertForTokenClassification,
     EarlyStoppingCallback,
     Seq2SeqTrainer,
@@ -647,16 +648,138 @@ class Insists(torch.nn.Module):
         return {"logits": self.layer(input_ids[:, :1].float())}
 
 
-class Asks(Insists):
+class UsesThemAnyway(Insists):
+    """Says that labels may be missing, and cannot do without."""
+
     def forward(self, input_ids: torch.Tensor, labels: Any = None, attention_mask: Any = None) -> Any:
-        return super().forward(input_ids, labels, attention_mask)
+        outputs = super().forward(input_ids, labels, attention_mask)
+        return {"loss": torch.nn.functional.cross_entropy(outputs["logits"], labels), **outputs}
 
 
-@pytest.mark.parametrize("kind", [Insists, Asks])
-def test_only_a_model_that_insists_on_labels_gets_them_more_than_once(tmp_path: Path, kind: type[Insists]) -> None:
-    model = kind()
+class TakesAll(UsesThemAnyway):
+    def forward(self, **batch: Any) -> Any:
+        return super().forward(batch["input_ids"], batch["labels"])
+
+
+class Pair(UsesThemAnyway):
+    """Returns a loss and logits, as a model with return_dict=False does."""
+
+    def forward(self, input_ids: torch.Tensor, labels: Any = None, attention_mask: Any = None) -> Any:
+        outputs = super().forward(input_ids, labels, attention_mask)
+        return outputs["loss"], outputs["logits"]
+
+
+class Targets(UsesThemAnyway):
+    """Has another name for its labels."""
+
+    def forward(self, input_ids: torch.Tensor, targets: Any = None, attention_mask: Any = None) -> Any:
+        return super().forward(input_ids, targets, attention_mask)
+
+
+class Unlabeled(Insists):
+    """Has no place for labels."""
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: Any = None) -> Any:
+        return super().forward(input_ids, None, attention_mask)
+
+
+def own_model(kind: type[Insists]) -> dict[str, Any]:
+    """Arguments of the Trainer and of `make` for a model that transformers does not know."""
+    torch.manual_seed(0)
+    rows, more = work.dataset(), {}
+    if kind is Targets:
+        rows = [{**{name: row[name] for name in row if name != "labels"}, "targets": row["labels"]} for row in rows]
+        more = {"label_names": ["targets"]}
+    if kind in (TakesAll, Unlabeled):
+        more = {"remove_unused_columns": False, "label_names": ["labels"]}
+    return {"given": {"model": kind(), "train_dataset": rows, "eval_dataset": rows[:4]}, **more}
+
+
+OWN = [Insists, UsesThemAnyway, TakesAll, Pair, Targets]
+
+
+@pytest.mark.parametrize("kind", OWN)
+def test_a_model_of_ones_own_gets_the_labels_at_every_step_as_from_the_plain_trainer(
+    tmp_path: Path, kind: type[Insists]
+) -> None:
+    options = own_model(kind)
+    trainer = make(tmp_path, learning_rate=0.0, **options)
+    trainer.train()
+    model = options["given"]["model"]
+    assert model.shown == EPOCHS * 7 * [True], "one forward pass a step"
+    if kind is not Insists:  # it has no loss to evaluate
+        assert trainer.evaluate()["eval_loss"] > 0
+    for index in trainer.pruner.scores.isfinite().nonzero().flatten().tolist():
+        row = options["given"]["train_dataset"][index]
+        logits = model.layer(torch.tensor([[float(row["input_ids"][0])]]))
+        label = torch.tensor([row["targets" if kind is Targets else "labels"]])
+        assert trainer.pruner.scores[index].item() == pytest.approx(label_losses(logits, label).item(), rel=1e-4)
+
+
+@pytest.mark.parametrize("kind", OWN)
+def test_a_function_for_the_losses_gets_labels_and_what_the_model_returns_for_them(
+    tmp_path: Path, kind: type[Insists]
+) -> None:
+    options, heard = own_model(kind), []
+
+    def losses(outputs: Any, inputs: Any) -> torch.Tensor:
+        heard.append((type(outputs), sorted(outputs) if isinstance(outputs, dict) else len(outputs), sorted(inputs)))
+        logits = outputs[1] if isinstance(outputs, tuple) else outputs["logits"]
+        return torch.nn.functional.cross_entropy(logits, inputs.get("labels", inputs.get("targets")), reduction="none")
+
+    options["given"]["sample_losses"] = losses
+    make(tmp_path, num_train_epochs=1, **options).train()
+    assert options["given"]["model"].shown == 7 * [True]
+    returned = {Insists: (dict, ["logits"]), Pair: (tuple, 2)}.get(kind, (dict, ["logits", "loss"]))
+    names = ["attention_mask", "input_ids", "targets" if kind is Targets else "labels"]
+    assert heard == 7 * [(*returned, names)]
+
+
+def test_a_model_without_a_place_for_labels_gets_none(tmp_path: Path) -> None:
+    options = own_model(Unlabeled)
+    make(tmp_path, num_train_epochs=1, **options).train()
+    assert options["given"]["model"].shown == 7 * [False]
+
+
+class Library(BertForSequenceClassification):
+    """Notes whether it gets labels; its forward is that of transformers."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.__dict__.setdefault("shown", []).append("labels" in kwargs)
+        return super().__call__(*args, **kwargs)
+
+
+@pytest.mark.parametrize("return_dict", [True, False])
+def test_a_model_of_transformers_computes_its_own_loss_for_the_check_only(tmp_path: Path, return_dict: bool) -> None:
+    model = Library(work.model().config)
+    model.config.return_dict = return_dict
     make(tmp_path, given={"model": model}, num_train_epochs=1).train()
-    assert model.shown == [True] + 6 * [kind is Insists]
+    assert model.shown == [True] + 6 * [False]
+
+
+class OnlyItsLoss(UsesThemAnyway):
+    def forward(self, input_ids: torch.Tensor, labels: Any = None, attention_mask: Any = None) -> Any:
+        return {"loss": super().forward(input_ids, labels, attention_mask)["loss"]}
+
+
+def test_a_model_that_shows_no_logits_and_cannot_do_without_labels_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(FeedbackError, match=r"must have logits.*it has \['loss'\].*sample_losses"):
+        make(tmp_path, **own_model(OnlyItsLoss)).train()
+
+
+class Several(NoLogits):
+    def __init__(self) -> None:
+        super().__init__({"logits": torch.zeros(4, 4)})
+
+    def forward(self, input_ids: Any, first: Any = None, second: Any = None) -> Any:
+        return self.answer
+
+
+def test_of_several_labels_none_is_guessed(tmp_path: Path) -> None:
+    rows = [{"input_ids": [1], "first": 1, "second": 2} for _ in work.dataset()]
+    given = {"model": Several(), "train_dataset": rows, "data_collator": None}
+    with pytest.raises(FeedbackError, match=r"must have labels.*\['first', 'input_ids', 'second'\].*sample_losses"):
+        make(tmp_path, given=given, label_names=["first", "second"]).train()
 
 
 def test_a_model_that_makes_its_decoders_input_of_the_labels_is_trained_on_the_same_tokens(tmp_path: Path) -> None:
@@ -738,6 +861,8 @@ class Answers(torch.nn.Module):
         if labels is None:
             return {"logits": self.logits}
         return {"loss": self.loss} if self.fused else {"logits": self.logits, "loss": self.loss}
+
+    forward.__module__ = "transformers.models.made_up"  # a class of one's own always gets the labels
 
 
 LOGITS = torch.tensor([[2.0, 0.0], [0.0, 1.0], [0.5, 0.0], [0.0, 3.0], [1.0, 0.0]])

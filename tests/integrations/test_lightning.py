@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from examples import with_lightning
-from lightning.pytorch import Trainer
+from examples import lightning_cli, with_lightning
+from lightning.pytorch import LightningDataModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from torch.utils.data import DataLoader, RandomSampler
 
@@ -23,12 +21,10 @@ from orderdp.streaming import GrowingPruner, KeyFilter
 from tests import lightning_work as work
 from tests import streaming_work as stream
 from tests.ranks import in_processes
-from tests.support import Undecided
+from tests.support import Undecided, as_written
 
 # A loop that takes its samples from a pruner never gives back losses while no epoch is open.
 pytestmark = pytest.mark.filterwarnings("error::orderdp.errors.NoOpenEpochWarning")
-
-ROOT = Path(__file__).parents[2]
 KEPT = 45  # of 75
 GROWING = Scheduled(OrderDP(0.4), Linear(0.6, 0.2))  # 30, 45 and 60 samples
 
@@ -47,6 +43,47 @@ def sizes(result: dict[str, Any]) -> list[int]:
     return [
         len({i for at, _, batch in result["visited"] if at == epoch for i in batch}) for epoch in range(work.EPOCHS)
     ]
+
+
+class Data(LightningDataModule):
+    """Data as people write them: what there is to train on is known in `setup` only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setups: list[str] = []
+
+    def setup(self, stage: str) -> None:
+        self.setups.append(stage)
+        if stage == "fit":
+            self.pruner = Pruner(OrderDP(0.4), work.DATASET, seed=4, epochs=work.EPOCHS)
+
+    def train_dataloader(self) -> Any:
+        return self.pruner.loader(work.DATASET, batch_size=work.BATCH_SIZE)
+
+    def test_dataloader(self) -> Any:
+        return DataLoader(work.DATASET, batch_size=25)
+
+
+class OfTheData(work.Module):
+    """A module that asks the data for the pruner."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        self.pruner = self.trainer.datamodule.pruner
+        return super().training_step(batch, batch_idx)
+
+    def test_step(self, batch: Any, batch_idx: int) -> None:
+        self.validation_step(batch, batch_idx)
+
+
+def with_data(*callbacks: Any, **fitting: Any) -> tuple[OfTheData, Trainer, Data]:
+    _, trainer, _ = work.make(callbacks=list(callbacks))
+    trainer.callbacks[0] = DataPruning()
+    module, data = OfTheData(), Data()
+    work.fit(module, trainer, None, datamodule=data, **fitting)
+    return module, trainer, data
 
 
 # -- one device --------------------------------------------------------------------------------------------------------
@@ -90,6 +127,38 @@ def test_what_is_saved_is_logged() -> None:
     trainer.callbacks[0] = DataPruning(module.pruner, log=False)
     work.fit(module, trainer, loader)
     assert trainer.callback_metrics == {}
+
+
+def test_a_data_module_makes_the_pruner_in_its_setup_which_only_the_trainer_calls() -> None:
+    module, trainer, data = with_data()
+    assert data.setups == ["fit"]
+    assert trainer.callbacks[0].pruner is data.pruner
+    assert_same_run(work.result(module, trainer), work.straight())
+    trainer.test(module, datamodule=data, verbose=False)
+    assert data.setups == ["fit", "test"]
+
+
+def test_the_pruner_of_a_data_module_goes_on_in_mid_epoch(tmp_path: Path) -> None:
+    saving = work.SaveAt(tmp_path / "run.ckpt", "on_train_batch_end", 13, stop=True)
+    with pytest.raises(work.StoppedError):
+        with_data(saving)
+    module, trainer, _ = with_data(ckpt_path=tmp_path / "run.ckpt", weights_only=True)
+    straight = work.straight()
+    rest = work.result(module, trainer)
+    assert_same_run({**rest, "visited": straight["visited"][:13] + rest["visited"]}, straight)
+
+
+def test_without_a_data_module_the_pruner_of_the_module_is_found_or_the_error_says_where_it_was_looked_for() -> None:
+    module, trainer, loader = work.make()
+    trainer.callbacks[0] = DataPruning()
+    work.fit(module, trainer, loader)
+    assert_same_run(work.result(module, trainer), work.straight())
+    _, trainer, _ = work.make()
+    trainer.callbacks[0] = DataPruning()
+    with pytest.raises(ConfigError, match=r"no pruner: OfTheData must.*in its setup.*give DataPruning\(pruner\)"):
+        work.fit(OfTheData(), trainer, loader)
+    with pytest.raises(ConfigError, match=r"DataPruning\(\) has no pruner before fit"):
+        _ = DataPruning().pruner
 
 
 RUNS: dict[str, dict[str, Any]] = {
@@ -308,26 +377,22 @@ def test_two_devices_go_on_as_if_nothing_had_happened(ranks: list, name: str) ->
         assert_same_run(result, straight)
 
 
-def test_the_example_trains_on_one_device_and_goes_on_on_two(
+def test_the_example_trains_on_one_device_and_its_own_line_goes_on_on_two(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with_lightning.main(["--epochs", "2", "--checkpoint", str(tmp_path)])
+    with_lightning.main(["--epochs", "2", "--checkpoint", str(tmp_path / "run")])
     assert "with 40.0% fewer samples, 1616 in all" in capsys.readouterr().out
-    command = [sys.executable, "examples/with_lightning.py", "--epochs", "5", "--devices", "2"]
-    path = os.pathsep.join([str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")])
-    run = subprocess.run(
-        [*command, "--checkpoint", str(tmp_path)],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    run = as_written(with_lightning, tmp_path)
     assert run.returncode == 0, run.stderr
     assert "Starting with 2 processes" in run.stderr
-    assert "with 40.0% fewer samples, 4040 in all" in run.stdout
-    assert float(run.stdout.split("test accuracy ")[1].split("%")[0]) > 80
+    assert "with 40.0% fewer samples, 16160 in all" in run.stdout
+    assert float(run.stdout.split("test accuracy ")[1].split("%")[0]) > 90
+
+
+def test_the_words_of_a_policy_in_the_yaml_of_lightnings_command_line(tmp_path: Path) -> None:
+    run = as_written(lightning_cli, tmp_path)
+    assert run.returncode == 0, run.stderr
+    assert "OrderDP(prune_ratio=0.3): 30.0% fewer samples" in run.stdout
 
 
 # -- bad input ---------------------------------------------------------------------------------------------------------

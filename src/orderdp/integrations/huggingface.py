@@ -65,6 +65,9 @@ IGNORED = -100
 #: What to do if the sample's loss cannot be computed from logits and labels.
 HINT = "Give PruningTrainer(..., sample_losses=...), a function of (outputs, inputs) that returns one loss per sample."
 
+# Packages whose models need no labels for their logits.
+_LIBRARIES = ("transformers", "liger_kernel")
+
 # Keys of `predictions`.
 _PREDICTIONS = ("correct", "confidence", "probability")
 
@@ -169,14 +172,37 @@ def told(outputs: Any, inputs: Mapping[str, Any], names: tuple[str, ...], policy
     return {name: known[name] for name in wanted}
 
 
-def needs_labels(model: Any, inputs: Mapping[str, Any]) -> bool:
-    """Whether the model must get the labels; otherwise they are left out, because its own loss is not used."""
-    parameter = inspect.signature(model.forward).parameters.get("labels")
-    if parameter is not None and parameter.default is inspect.Parameter.empty:
+def needs_labels(model: Any, inputs: Mapping[str, Any], label: str = "labels") -> bool:
+    """Whether the model must get the labels at every step.
+
+    Models of transformers do without, which saves their own loss. Of other models only their forward knows.
+
+    Args:
+        model: The model, without a wrapper that hides its class and config.
+        inputs: Its batch.
+        label: Name of the labels.
+    """
+    if not _takes(model, label):
+        return False
+    parameter = inspect.signature(model.forward).parameters.get(label)
+    if parameter is None or parameter.default is inspect.Parameter.empty or not _from_a_library(model):
         return True
     # Some models build the decoder's input from the labels.
     makes_input = getattr(getattr(model, "config", None), "is_encoder_decoder", False)
     return bool(makes_input) and "decoder_input_ids" not in inputs
+
+
+def _takes(model: Any, label: str) -> bool:
+    """Whether the model's forward has a place for the labels; a model of transformers ignores other names."""
+    parameters = inspect.signature(model.forward).parameters
+    takes_all = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
+    return label in parameters or (takes_all and not _from_a_library(model))
+
+
+def _from_a_library(model: Any) -> bool:
+    """Whether the model's forward is one that computes no loss if it gets no labels."""
+    home = getattr(inspect.unwrap(model.forward), "__module__", None) or ""
+    return home.partition(".")[0] in _LIBRARIES
 
 
 def _read(model: Any, outputs: Any, inputs: Mapping[str, Any]) -> tuple[torch.Tensor, torch.Tensor, bool, str | None]:
@@ -199,7 +225,12 @@ def _read(model: Any, outputs: Any, inputs: Mapping[str, Any]) -> tuple[torch.Te
 
 
 def entry(outputs: Any, name: str) -> Any:
-    """Entry `name` of a model's outputs, or None."""
+    """Entry `name` of a model's outputs, or None. A tuple holds the loss, if there is one, and then the logits."""
+    if type(outputs) is tuple:
+        # Logits have a dimension for the batch and one for the classes, a loss has one at most.
+        first = 1 if isinstance(outputs[0], torch.Tensor) and outputs[0].ndim < 2 else 0
+        at = {"loss": first - 1, "logits": first}.get(name, -1)
+        return outputs[at] if 0 <= at < len(outputs) else None
     return outputs.get(name) if isinstance(outputs, Mapping) else getattr(outputs, name, None)
 
 
@@ -271,33 +302,46 @@ class OwnLoss:
     def __init__(self, *, compare: bool, rough: bool = False) -> None:
         self._left = _MOST_BATCHES if compare else 0
         self._rough = rough
+        self._hides = False  # whether a model that would get the labels has no logits then
         self._own: torch.Tensor | None = None
 
-    def outputs(self, model: Any, bare: Any, batch: Mapping[str, Any]) -> Any:
-        """Return the outputs of the model, without a loss unless the model requires labels.
+    def outputs(self, model: Any, bare: Any, batch: Mapping[str, Any], label: str = "labels") -> Any:
+        """Return the outputs of the model, without a loss if that was for the comparison only.
 
         Args:
             model: The model to call.
             bare: The Hugging Face model inside it.
             batch: The inputs, including the labels.
+            label: Name of the labels.
         """
         self._own = None
-        insists = needs_labels(bare, batch)
-        compares = self._left > 0 and isinstance(batch.get("labels"), torch.Tensor) and _takes_labels(bare)
-        hidden = {name: value for name, value in batch.items() if name != "labels"}
+        labels = batch.get(label)
+        insists = not self._hides and needs_labels(bare, batch, label)
+        compares = self._left > 0 and isinstance(labels, torch.Tensor) and _takes(bare, label)
+        hidden = {name: value for name, value in batch.items() if name != label}
         if not insists and not compares:
             return model(**hidden)
         outputs = model(**batch)
         if not compares:
             return outputs
+        assert labels is not None
         logits, own = entry(outputs, "logits"), entry(outputs, "loss")
-        fits = isinstance(logits, torch.Tensor) and logits.shape[:1] == batch["labels"].shape[:1]
+        fits = isinstance(logits, torch.Tensor) and logits.shape[:1] == labels.shape[:1]
         if not fits or not isinstance(own, torch.Tensor):
             self._left = 0
             # With labels, some models return no logits, or those of labeled tokens only.
-            return outputs if fits or insists else model(**hidden)
+            return outputs if fits else self._without_labels(model, hidden, outputs)
         self._own = own.detach()
-        return outputs if insists else _without_loss(outputs)
+        return _without_loss(outputs)
+
+    def _without_labels(self, model: Any, hidden: Mapping[str, Any], outputs: Any) -> Any:
+        """Outputs for a batch without labels from now on, if the model can do without."""
+        try:
+            outputs = model(**hidden)
+        except (AttributeError, KeyError, TypeError, ValueError):
+            return outputs
+        self._hides = True
+        return outputs
 
     def check(self, bare: Any, outputs: Any, batch: Mapping[str, Any], losses: torch.Tensor) -> None:
         """Raise if the model's own loss of the batch is not the mean of `losses`.
@@ -326,12 +370,10 @@ class OwnLoss:
             self._left = 0
 
 
-def _takes_labels(model: Any) -> bool:
-    return "labels" in inspect.signature(model.forward).parameters
-
-
 def _without_loss(outputs: Any) -> Any:
     """Drop the loss, so that it and its graph are freed before the samples' losses are computed."""
+    if type(outputs) is tuple:
+        return outputs[1:]
     rest = {name: value for name, value in outputs.items() if name != "loss"} if isinstance(outputs, dict) else {}
     if type(outputs) is dict:
         return rest
@@ -665,15 +707,22 @@ class PruningMixin(_Trainer):
             )
         batch = {name: value for name, value in inputs.items() if name != INDEX}
         index, bare = inputs[INDEX], self._bare_model()
-        outputs = self._own_loss.outputs(model, bare, batch)
+        label = self._label_of(batch)
+        outputs = self._own_loss.outputs(model, bare, batch, label)
+        labeled = {**batch, "labels": batch[label]} if label in batch else batch
         if self._sample_losses is not None:
             losses = self._sample_losses(outputs, batch)
         else:
-            losses = output_losses(bare, outputs, batch, label_smoothing=self.args.label_smoothing_factor)
-            self._own_loss.check(bare, outputs, batch, losses)
-        extra: dict[str, Any] = told(outputs, batch, self.pruner.update_arguments, self.pruner.policy)
+            losses = output_losses(bare, outputs, labeled, label_smoothing=self.args.label_smoothing_factor)
+            self._own_loss.check(bare, outputs, labeled, losses)
+        extra: dict[str, Any] = told(outputs, labeled, self.pruner.update_arguments, self.pruner.policy)
         loss = self.pruner.update(index, losses, **extra) * self._share_of_step(len(index))
         return (loss, outputs) if return_outputs else loss
+
+    def _label_of(self, batch: Mapping[str, Any]) -> str:
+        """Name of the labels in a batch: the Trainer's label_names, if one of them is there."""
+        names = [name for name in self.label_names if name in batch]
+        return names[0] if len(names) == 1 else "labels"
 
     def _share_of_step(self, samples: int) -> float:
         """Factor of a batch in its step, so that every sample has the same weight.

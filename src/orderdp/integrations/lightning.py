@@ -47,21 +47,30 @@ class DataPruning(Callback):
     ``orderdp/saved`` and ``orderdp/coverage`` of `Pruner.report` are logged at the end of each epoch.
 
     Args:
-        pruner: The pruner.
+        pruner: The pruner. Without it, ``fit`` takes attribute ``pruner`` of the DataModule, which may create it in its
+            ``setup``, or of the module.
         log: Whether to log.
         name: Distinguishes several callbacks of one Trainer, in checkpoints and logs.
     """
 
-    def __init__(self, pruner: Pruner, *, log: bool = True, name: str = "") -> None:
-        if not isinstance(pruner, Pruner):
+    def __init__(self, pruner: Pruner | None = None, *, log: bool = True, name: str = "") -> None:
+        if pruner is not None and not isinstance(pruner, Pruner):
             raise ConfigError(f"pruner must be an orderdp.Pruner, got {type(pruner).__name__}.")
         if not isinstance(name, str):
             raise ConfigError(f"name must be a word, got {name!r}.")
-        self.pruner = pruner
+        self._pruner = pruner
+        self._looks_for_it = pruner is None
         self.name = name
         self._logs = bool(log)
         self._kept_at_start: float | None = None
         self._fits = True
+
+    @property
+    def pruner(self) -> Pruner:
+        """The pruner that was given, or that ``fit`` has found."""
+        if self._pruner is None:
+            raise ConfigError("DataPruning() has no pruner before fit. Give DataPruning(pruner) to have it earlier.")
+        return self._pruner
 
     # -- checks ----------------------------------------------------------------------------------------------------
 
@@ -70,6 +79,8 @@ class DataPruning(Callback):
         self._fits = stage == "fit"
         if not self._fits:
             return
+        if self._looks_for_it:
+            self._pruner = _pruner_of(trainer, pl_module)
         if trainer.world_size > 1 and not self.pruner.shard:
             raise ConfigError(
                 f"each of the {trainer.world_size} processes must get its own shard, but with shard=False all would "
@@ -172,3 +183,17 @@ class DataPruning(Callback):
         """Restore the pruner if training resumes, but not if a checkpoint is only tested."""
         if self._fits:
             self.pruner.load_state_dict(state_dict["pruner"])
+
+
+def _pruner_of(trainer: Any, module: LightningModule) -> Pruner:
+    """Pruner of the DataModule, which is set up before callbacks are, or of the module."""
+    owners = [owner for owner in (trainer.datamodule, module) if owner is not None]
+    for owner in owners:
+        pruner = getattr(owner, "pruner", None)
+        if isinstance(pruner, Pruner):
+            return pruner
+    names = " and ".join(type(owner).__name__ for owner in owners)
+    raise ConfigError(
+        f"DataPruning() has found no pruner: {names} must have it as attribute pruner. Let the DataModule create it in "
+        "its setup, or give DataPruning(pruner)."
+    )
