@@ -285,7 +285,7 @@ class KeyStats:
         column = self.table["score"]
         if not finite.all():
             self.nonfinite += int(len(scores) - finite.sum())
-            mean = float(scores[finite].mean()) if finite.any() else 0.0
+            mean = float(scores[finite].mean(dtype=np.float64)) if finite.any() else 0.0
             scores = np.where(finite, scores, np.float32(mean))
             written = finite | (np.isinf(column[rows]) & finite.any())
             rows, scores = rows[written], scores[written]
