@@ -335,7 +335,8 @@ class ScoreTable:
         skipped: torch.Tensor | None = None,
     ) -> None:
         finite = torch.isfinite(losses)
-        mean = torch.where(finite, losses, 0.0).sum() / finite.sum().clamp(min=1)
+        # The sum of large losses may overflow, though their mean would not.
+        mean = torch.nan_to_num(torch.where(finite, losses, 0.0).sum() / finite.sum().clamp(min=1))
         usable = torch.where(finite, losses, mean)
         written = finite | (torch.isinf(rows["score"]) & finite.any())
         invalid = ~finite
@@ -357,6 +358,9 @@ class ScoreTable:
         column = self.column(name)
         written = written & ~torch.isnan(values)  # NaN that the policy computed from a NaN argument
         values = values.to(device=column.device, dtype=column.dtype)
+        if column.is_floating_point() and (name == "score" or math.isfinite(self.declared[name].initial)):
+            # What overflows is the largest number there is: an infinite one would stay, or mark the sample as unseen.
+            values = values.clamp(torch.finfo(column.dtype).min, torch.finfo(column.dtype).max)
         if self.declared[name].merge == "sum":
             column.index_add_(0, index, torch.where(written, values, torch.zeros_like(values)))
         else:
@@ -377,8 +381,12 @@ class ScoreTable:
             return
         index = torch.cat(self._unflushed)
         self._unflushed = []
-        usage = self._columns["usage"]
-        usage.index_add_(0, index, torch.ones(len(index), dtype=usage.dtype, device=usage.device))
+        for part in index.split(_WIDEN_AT):
+            usage = self._columns["usage"]
+            # One sample may be all of the part. Not on a device, which would have to be waited for.
+            if self._on_host and usage.dtype is torch.int16 and (usage.index_select(0, part) >= _WIDEN_AT).any():
+                usage = self._columns["usage"] = usage.to(torch.int32)
+            usage.index_add_(0, part, torch.ones(len(part), dtype=usage.dtype, device=usage.device))
         self._stamp(index, self._unflushed_epoch)
 
     def _stamp(self, rows: torch.Tensor, epoch: int) -> None:
@@ -475,7 +483,8 @@ class ScoreTable:
         self._unflushed = []
         for name, values in state["columns"].items():
             # Counts may have been widened; scores may have been stored in another precision to save space.
-            dtype = self._columns[name].dtype if values.is_floating_point() else values.dtype
+            declared = _torch_dtype(self.declared[name].dtype)
+            dtype = declared if values.is_floating_point() else torch.promote_types(values.dtype, declared)
             column = torch.full((self.n + 1,), self.declared[name].initial, dtype=dtype)
             column[: self.n] = values.cpu()
             self._columns[name] = column.to(device)

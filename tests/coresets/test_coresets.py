@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import sys
+import threading
 from dataclasses import dataclass
 
 import numpy as np
@@ -99,6 +100,37 @@ def test_pruning_nothing_keeps_everything(method, proxy: Proxy) -> None:
     )
     source = proxy if method.needs.model else small
     assert sorted(method.select(source, 0.0, seed=0).indices.tolist()) == list(range(source.n))
+
+
+@pytest.mark.parametrize("size", [1e8, 1e12, 1e20, 3e38])
+@pytest.mark.parametrize("method", [method for method in METHODS if not method.needs.model], ids=repr)
+@pytest.mark.filterwarnings("ignore:Number of distinct clusters")  # scikit-learn's own
+def test_a_row_of_huge_numbers_is_refused_or_harmless_and_no_method_hangs(method, size: float) -> None:
+    rng = np.random.default_rng(0)
+    n = 36
+    labels, correct = np.arange(n) % 3, rng.random((4, n)) < 0.5
+    for hit in ("features", "logits"):
+        arrays = {"features": rng.standard_normal((n, 5)), "logits": rng.standard_normal((n, 3))}
+        arrays[hit][7] = size * np.sign(arrays[hit][7])
+        found: list[object] = []
+
+        def select(arrays: dict[str, np.ndarray] = arrays, found: list[object] = found) -> None:
+            try:
+                source = Arrays(labels=labels, correct=correct, scores=np.arange(n), **arrays)
+                found.append(method.select(source, 0.5, seed=1))
+            except DatasetError as error:
+                found.append(error)
+
+        thread = threading.Thread(target=select, daemon=True)
+        thread.start()
+        thread.join(60)
+        assert found, "the method hangs, or failed with an error that is not ours"
+        if size > 1e12:
+            assert f"{hit} must be at most 1e+12 in size; 1 of 36 rows hold larger numbers: 7" in str(found[0])
+        else:
+            selection = found[0]
+            assert len(set(selection.indices.tolist())) == len(selection) == n // 2
+            assert selection.weights is None or np.isfinite(selection.weights).all()
 
 
 @pytest.mark.parametrize("method", [StaticRandom(), KCenter(), CCS()], ids=repr)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import warnings
 from collections import Counter
 from dataclasses import dataclass
 from math import ceil, sqrt
@@ -23,6 +24,7 @@ from orderdp.policies import (
     RS2,
     UCB,
     ActiveBias,
+    Adaptive,
     Balanced,
     Calibrated,
     Constant,
@@ -39,11 +41,13 @@ from orderdp.policies import (
     InstanceEarlyStopping,
     Kakurenbo,
     Linear,
+    LossShare,
     Mixed,
     Moving,
     OnlineBatchSelection,
     ProgressiveDropout,
     RatioFunction,
+    RelativeLoss,
     RePB,
     Scheduled,
     SelectiveBackprop,
@@ -51,9 +55,12 @@ from orderdp.policies import (
     SeTa,
     Tail,
     Trimmed,
+    Unlearned,
     WarmUp,
 )
-from orderdp.policy import Context
+from orderdp.policies.registry import NAMES, build_at
+from orderdp.policy import Context, Policy
+from orderdp.pruner import feedback_arguments
 from orderdp.score_table import ScoreTable
 from orderdp.testing import check_policy
 from tests.support import draw, table_with, toy_dataset, train_on_digits
@@ -197,6 +204,101 @@ def test_the_contract_notices(fault: str) -> None:
 
 
 # -- each rule, restated --------------------------------------------------------------------------------------------
+
+
+# -- extreme losses ----------------------------------------------------------------------------------------------
+
+LARGEST = float(np.finfo(np.float32).max)
+EXTREMES = [0.0, -0.0, 1.0, 1e-45, 1e19, 1e20, 2.0**53, 2.0**60, LARGEST / 2, LARGEST]
+MIXED = {"prune_ratio": 0.5, "select": Mixed(top=0.5, uniform=0.5), "unbiased": True}
+
+
+FURTHER = {
+    "unbiased": OrderDP(**MIXED),
+    "adaptive": Adaptive(0.1),
+    "relative-loss": Unlearned(0.5, learned=RelativeLoss()),
+    "loss-share": Unlearned(0.5, learned=LossShare()),
+}
+
+
+@pytest.mark.parametrize("name", sorted({*NAMES, *FURTHER}))
+@settings(max_examples=25, deadline=None)
+@given(data=st.data(), n=st.integers(2, 7))
+def test_finite_losses_of_any_size_leave_finite_columns_and_a_valid_selection(name: str, data: Any, n: int) -> None:
+    policy = FURTHER[name] if name in FURTHER else build_at(name, 0.5)
+    table, required = ScoreTable(n, policy.columns), feedback_arguments(policy.compute_columns).required
+    sizes = st.sampled_from([sign * size for size in EXTREMES for sign in (1, -1)])
+    nans = st.just(float("nan"))
+    for step in range(data.draw(st.integers(1, 5))):
+        index = torch.tensor(data.draw(st.lists(st.integers(0, n - 1), min_size=1, max_size=n, unique=True)))
+        losses = data.draw(st.lists(sizes | nans, min_size=len(index), max_size=len(index)))
+        extra = {
+            argument: torch.tensor(data.draw(st.lists(sizes, min_size=len(index), max_size=len(index))))
+            for argument in required
+        }
+        table.write(
+            index, torch.tensor(losses), epoch=step, compute_columns=policy.compute_columns, extra=extra, mean=None
+        )
+        context = Context(n=n, epoch=step + 1, seed=1, epochs=20)
+        for column, values in ((column, table[column]) for column in table.declared):
+            none = np.isposinf(values) if np.isposinf(table.declared[column].initial) else np.zeros(n, np.bool_)
+            assert np.isfinite(values[~none]).all(), (column, values)
+        assert np.isfinite(table["score"][index.numpy()[np.isfinite(losses)]]).all()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            warnings.simplefilter("ignore", UnreachableRatioWarning)
+            selection = policy.select(table, context)
+        assert 1 <= len(np.unique(selection.indices)) == len(selection)
+        assert selection.weights is None or (np.isfinite(selection.weights).all() and (selection.weights > 0).all())
+
+
+def test_one_huge_loss_does_not_rank_a_sample_with_the_unseen_for_ever() -> None:
+    policy = UCB(0.5)
+    pruner = Pruner(policy, 4)
+    index = torch.arange(3)
+    pruner.observe(index, torch.tensor([1.0, 1e20, 2.0]))
+    pruner.observe(index, torch.tensor([1.0, 1.0, 2.0]))
+    for name, values in pruner.state_dict()["table"]["columns"].items():
+        assert np.isfinite(values[:3].numpy()).all(), name
+    assert sorted(policy.select(pruner._table, Context(n=4, epoch=1)).indices.tolist()) == [1, 3]
+    for _ in range(600):
+        pruner.observe(index, torch.tensor([1.0, 0.5, 2.0]))
+    assert sorted(policy.select(pruner._table, Context(n=4, epoch=1)).indices.tolist()) == [2, 3]
+
+
+def test_unseen_samples_are_not_tied_with_a_huge_score() -> None:
+    policy = OrderDP(**MIXED)
+    plain = table_with(np.array([1.0, 2.0, 3.0, 4.0, np.inf, np.inf]))
+    huge = table_with(np.array([1.0, 2.0, 3.0, 1e20, np.inf, np.inf]))
+    context = Context(n=6, epoch=1)
+    first, second = policy.select(plain, context), policy.select(huge, context)
+    assert np.array_equal(first.indices, second.indices)
+    assert np.array_equal(first.weights, second.weights)
+
+
+@pytest.mark.parametrize("policy", [ActiveBias(0.5), DynamicUncertainty(0.5, window=2)], ids=lambda p: type(p).__name__)
+def test_visits_are_counted_beyond_two_bytes_in_old_states_too(policy: Policy) -> None:
+    pruner = Pruner(policy, 2)
+    index = torch.arange(2)
+
+    def visits() -> list[int]:
+        pruner.observe(index, torch.ones(2), probability=torch.tensor([0.25, 0.5]))
+        return pruner.state_dict()["table"]["columns"]["history"].tolist()
+
+    visits()
+    state = pruner.state_dict()
+    state["table"]["columns"]["history"] = torch.full((2,), 32_766, dtype=torch.int16)  # as it was stored before
+    pruner.load_state_dict(state)
+    assert [visits() for _ in range(3)] == [[32_767] * 2, [32_768] * 2, [32_769] * 2]
+    assert len(policy.select(pruner._table, Context(n=2, epoch=9, epochs=10))) == 1
+
+
+def test_uses_within_one_epoch_are_counted_beyond_two_bytes() -> None:
+    table = ScoreTable(3)
+    for _ in range(9):
+        table.write(torch.zeros(8000, dtype=torch.int64), torch.ones(8000), epoch=0)
+        table.flush()
+    assert table["usage"].tolist() == [72_000, 0, 0]
 
 
 def test_dynamic_random_is_order_dp_with_exploitation_1() -> None:

@@ -26,7 +26,8 @@ STOPS = (3, 14, 21)  # in the first epoch, in the second, after its last batch
 class Placed(IterableDataset[Any]):
     """Names one after the other. It goes on where it was in the epoch in which it was, as Hugging Face's do."""
 
-    def __init__(self) -> None:
+    def __init__(self, names: list[str] = NAMES) -> None:
+        self.names = names
         self.epoch = self.place = 0
         self._loaded: dict[str, int] = {}
 
@@ -35,9 +36,9 @@ class Placed(IterableDataset[Any]):
 
     def __iter__(self) -> Iterator[tuple[str, int]]:
         self.place = self._loaded["place"] if self._loaded.get("epoch") == self.epoch else 0
-        while self.place < len(NAMES):
+        while self.place < len(self.names):
             self.place += 1
-            yield NAMES[self.place - 1], 0
+            yield self.names[self.place - 1], 0
 
     def state_dict(self) -> dict[str, int]:
         return {"epoch": self.epoch, "place": self.place}
@@ -76,8 +77,10 @@ def train(keys: KeyFilter, loader: Any, *, stop: int | None = None) -> list[list
     return visited
 
 
-def made(stream: Iterable[Any], key: Any = 0, **options: Any) -> tuple[KeyFilter, StatefulDataLoader[Any]]:
-    keys = KeyFilter(PRUNED, key=key, seed=5)
+def made(
+    stream: Iterable[Any], key: Any = 0, duplicates: Any = "raise", **options: Any
+) -> tuple[KeyFilter, StatefulDataLoader[Any]]:
+    keys = KeyFilter(PRUNED, key=key, seed=5, duplicates=duplicates)
     return keys, StatefulDataLoader(keys.only(stream), batch_size=4, **options)
 
 
@@ -106,6 +109,17 @@ def test_a_loader_with_a_place_skips_nothing_of_a_stream_without_one(workers: in
 def test_a_stream_with_a_place_goes_on_there(stop: int) -> None:
     def make() -> Any:
         return made(Placed())
+
+    assert interrupted(make, stop) == train(*make())
+
+
+@pytest.mark.parametrize("stop", [13, 20, 24])
+@pytest.mark.parametrize("placed", [True, False])
+def test_keys_that_repeat_come_again_after_the_place(placed: bool, stop: int) -> None:
+    names = NAMES[:20] * 4
+
+    def make() -> Any:
+        return made(Placed(names) if placed else [(name, 0) for name in names], duplicates="allow")
 
     assert interrupted(make, stop) == train(*make())
 

@@ -73,17 +73,22 @@ class Hessian:
         residual = right_sides.copy()
         direction = conditioned = precondition(residual)
         power = _dots(residual, conditioned)
-        enough = tolerance**2 * _dots(right_sides, right_sides)
-        for _ in range(iterations):
-            if (_dots(residual, residual) <= enough).all():
-                break
-            product = self.times(direction)
-            step = power / np.maximum(_dots(direction, product), 1e-300)
-            solution += step[:, None, None] * direction
-            residual -= step[:, None, None] * product
-            conditioned = precondition(residual)
-            power, before = _dots(residual, conditioned), power
-            direction = conditioned + (power / np.maximum(before, 1e-300))[:, None, None] * direction
+        start = _dots(right_sides, right_sides)
+        enough = tolerance**2 * start
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+            for _ in range(iterations):
+                if (_dots(residual, residual) <= enough).all():
+                    break
+                product = self.times(direction)
+                step = power / np.maximum(_dots(direction, product), 1e-300)
+                solution += step[:, None, None] * direction
+                residual -= step[:, None, None] * product
+                conditioned = precondition(residual)
+                power, before = _dots(residual, conditioned), power
+                direction = conditioned + (power / np.maximum(before, 1e-300))[:, None, None] * direction
+            failed = ~(_dots(residual, residual) <= start)
+        if failed.any():  # rounding of a badly conditioned Hessian: the preconditioner is an approximate inverse
+            solution[failed] = precondition(right_sides)[failed]
         return solution
 
     def _preconditioner(self) -> Callable[[np.ndarray], np.ndarray]:

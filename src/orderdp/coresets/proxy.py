@@ -29,7 +29,7 @@ from orderdp._torch import GlobalGenerators
 from orderdp._training import TrainState, build_optimizer
 from orderdp._validation import check_batch_size, check_ratio, checked_seed, is_count, suggestion
 from orderdp.checkpoint import load_checkpoint, save_checkpoint
-from orderdp.coresets.sources import Labeled, Requirements, check_finite
+from orderdp.coresets.sources import LARGEST, Labeled, Requirements, check_finite
 from orderdp.errors import ConfigError, DatasetError, StateError
 from orderdp.pruner import checked_labels
 
@@ -397,7 +397,7 @@ def record(models: ProxyTrainer, samples: Samples, names: list[str], epoch: int,
                 file[indices] = block.float().cpu().numpy()
             step()
         for name, file in zip(names, files, strict=True):
-            check_finite(f"the proxy's {name.split('-')[0]}", file)
+            check_finite(f"the proxy's {name.split('-')[0]}", file, LARGEST)
     models.store.spent(names[0], time.perf_counter() - start)
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import torch
 
 __all__ = [
+    "LARGEST",
     "Arrays",
     "FeatureSource",
     "Labeled",
@@ -149,15 +150,28 @@ def first_few(rows: Sequence[int]) -> str:
     return ", ".join(map(str, rows[:5])) + (", ..." if len(rows) > 5 else "")
 
 
-def check_finite(name: str, values: np.ndarray) -> None:
-    """Raise with the rows that hold NaN or infinity. Reads few rows at once."""
+#: Largest size of a feature or logit: sums of products of many samples still fit into single precision.
+LARGEST = 1e12
+
+
+def check_finite(name: str, values: np.ndarray, most: float = np.inf) -> None:
+    """Raise with the rows that hold NaN, infinity, or a number larger than `most`. Reads few rows at once."""
     bad: list[int] = []
+    large: list[int] = []
     for start in range(0, len(values), _ROWS_AT_ONCE):
         block = values[start : start + _ROWS_AT_ONCE]
-        bad += (np.flatnonzero(~np.isfinite(block).reshape(len(block), -1).all(1)) + start).tolist()
-    if bad:
+        block = block.reshape(len(block), -1)
+        finite = np.isfinite(block).all(1)
+        bad += (np.flatnonzero(~finite) + start).tolist()
+        if most < np.inf:
+            sizes = np.maximum(block.max(1, initial=0), -block.min(1, initial=0))
+            large += (np.flatnonzero(finite & (sizes > most)) + start).tolist()
+    what, rows, wrong = (
+        ("finite", bad, "NaN or infinity") if bad else (f"at most {most:g} in size", large, "larger numbers")
+    )
+    if rows:
         raise DatasetError(
-            f"{name} must be finite; {len(bad)} of {len(values)} rows hold NaN or infinity: {first_few(bad)}. "
+            f"{name} must be {what}; {len(rows)} of {len(values)} rows hold {wrong}: {first_few(rows)}. "
             "Leave these samples out, or find out why the model gives such numbers."
         )
 
@@ -178,6 +192,8 @@ def checked_numbers(name: str, values: Any, dimensions: tuple[int, ...], dtype: 
         check_finite(name, before)
         if not np.can_cast(array.dtype, dtype):
             check_finite(f"{name} in single precision", after)
+        if dtype is np.float32:
+            check_finite(name, after, LARGEST)
     return cast
 
 

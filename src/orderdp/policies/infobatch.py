@@ -133,7 +133,7 @@ class InfoBatchQuantile(Policy):
         weights = np.ones(context.n, dtype=np.float32)
         kept = np.ones(context.n, dtype=np.bool_)
         if seen.any():
-            low, high = np.quantile(scores[seen], [0.2, 0.85])
+            low, high = _quantiles(scores[seen], [0.2, 0.85])
             groups = (("low", scores < low, 0.25), ("middle", (scores >= low) & (scores < high), 0.5))
             for name, members, share in groups:
                 indices = np.flatnonzero(seen & members)
@@ -143,6 +143,13 @@ class InfoBatchQuantile(Policy):
                 if len(chosen):
                     weights[chosen] = len(indices) / len(chosen)
         return _weighted(kept, weights, context, by_all=False)
+
+
+def _quantiles(scores: np.ndarray, shares: list[float]) -> np.ndarray:
+    """Return the quantiles of scores in single precision, whose differences may overflow."""
+    if float(scores.max()) - float(scores.min()) > float(np.finfo(np.float32).max):
+        scores = scores.astype(np.float64)
+    return np.asarray(np.quantile(scores, shares))
 
 
 def _weighted(kept: np.ndarray, weights: np.ndarray, context: Context, by_all: bool) -> Selection:
@@ -289,6 +296,7 @@ class RePB(Policy):
     def compute_columns(self, rows: Rows, losses: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return the loss, and the epoch if the loss was at least the mean of its batch."""
         mean = losses.mean()
+        mean = mean.where(mean.isfinite(), (losses / len(losses)).sum())  # the sum of large losses overflows
         above = losses >= mean - _ROUNDING * mean.abs()
         return {"score": losses, "above": above * (rows.epoch + 1) - 1}
 

@@ -347,5 +347,5 @@ class OrderDP(StepwisePolicy):
         """Return Horvitz-Thompson weights by the table's current ranks; unseen samples are tied, above all others."""
         seen = np.isfinite(scores)
         highest = float(scores[seen].max()) if seen.any() else 0.0
-        ranked = np.where(seen, scores.astype(np.float64), highest + 1.0)
+        ranked = np.where(seen, scores.astype(np.float64), np.nextafter(highest, np.inf))  # above 2 ** 53, x + 1 is x
         return horvitz_thompson(ranked, s, self.rule.positions(s, q, context)).astype(np.float32)

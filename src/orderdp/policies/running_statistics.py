@@ -90,24 +90,34 @@ class UCB(Policy):
 
     def select(self, table: Table, context: Context) -> Selection:
         """Select the largest bounds; unseen samples come first."""
-        bounds = table["score"] + self.c * table["variance"]
+        scores = table["score"]
+        with np.errstate(over="ignore"):
+            bounds = scores + self.c * table["variance"]
+        # A bound that overflows is the largest number there is: infinite are those of unseen samples.
+        bounds = np.where(np.isinf(scores), scores, np.minimum(bounds, np.finfo(np.float32).max))
         return Selection(shuffled(top(bounds, self.size(context.n, context), context), context))
 
 
 def _mean(rows: Rows, losses: torch.Tensor, alpha: float) -> dict[str, torch.Tensor]:
     """Return the running average of the losses as "score"; the first loss of a sample is its average."""
     old = rows["score"]
-    return {"score": losses.where(old.isinf(), old + alpha * (losses - old))}
+    return {"score": losses.where(old.isinf(), old + alpha * _finite(losses - old))}
+
+
+def _finite(values: torch.Tensor) -> torch.Tensor:
+    """Return the values, with the largest finite numbers in place of infinite ones."""
+    most = 3.4028234663852886e38  # of single precision
+    return values.clamp(-most, most)
 
 
 def _mean_and_variance(rows: Rows, losses: torch.Tensor, alpha: float) -> dict[str, torch.Tensor]:
     """Return the running average as "score" and the running squared distance from it as "variance", 0 at first."""
     mean, variance = rows["score"], rows["variance"]
     first = mean.isinf()
-    distance = (losses - mean).masked_fill(first, 0.0)
+    distance = _finite((losses - mean).masked_fill(first, 0.0))
     return {
         "score": losses.where(first, mean + alpha * distance),
-        "variance": (1 - alpha) * (variance + alpha * distance.square()),
+        "variance": (1 - alpha) * _finite(variance + alpha * distance.square()),
     }
 
 
@@ -135,7 +145,7 @@ class ActiveBias(Policy):
     columns = (
         Column("probability_mean", initial=0.0),
         Column("probability_spread", initial=0.0),  # sum of squared distances from the mean
-        Column("history", initial=0, dtype="int16"),
+        Column("history", initial=0, dtype="int32"),
     )
 
     def __post_init__(self) -> None:
@@ -223,7 +233,7 @@ class DynamicUncertainty(Policy):
     def columns(self) -> tuple[Column, ...]:
         """The last probabilities in a ring, their number so far, and the sum of the windows' deviations."""
         ring = tuple(Column(name, initial=0.0) for name in self._ring)
-        return (*ring, Column("history", initial=0, dtype="int16"), Column("deviations", initial=0.0))
+        return (*ring, Column("history", initial=0, dtype="int32"), Column("deviations", initial=0.0))
 
     @property
     def _ring(self) -> list[str]:

@@ -19,7 +19,14 @@ from orderdp._epochs import checked_group, find_group
 from orderdp._validation import checked_epochs, checked_seed, is_count
 from orderdp._warnings import warn, warn_nonfinite
 from orderdp.checkpoint import with_current_keys
-from orderdp.errors import ConfigError, DatasetError, NoFeedbackWarning, StateError, UnsyncedStateWarning
+from orderdp.errors import (
+    ConfigError,
+    DatasetError,
+    NoFeedbackWarning,
+    OrderDPWarning,
+    StateError,
+    UnsyncedStateWarning,
+)
 from orderdp.policies.wrappers import refuse_budget
 from orderdp.policy import Context, Policy, describe, nominal_ratio
 from orderdp.pruner import checked_losses, checked_policy, checked_scores
@@ -284,12 +291,13 @@ class KeyFilter:
         self._strict, self._raise_on_nan = duplicates == "raise", on_nan == "raise"
         self._exchanges, self._group = bool(exchange), checked_group(process_group)
         self.epoch = 0
-        self._memory = KeyStats()
+        self._memory = self._counting(KeyStats())
         self._drawn = False  # whether this epoch has been drawn
         self._weighted = False
         self._trained = 0  # samples of this epoch that have been trained on
         self._moved = False  # whether this process has trained on any of them since the epoch began or was loaded
         self._between = False  # whether an epoch has ended and the next has not begun
+        self._awaited = False  # whether the stream has ended and none of the epoch's losses have come back
         self._done = _NONE  # fingerprints trained on before the epoch was loaded
         self._loaded = False  # whether no pass has ended since a state was loaded
         self._known = _NONE  # fingerprints that all ranks knew at the start of the epoch
@@ -339,9 +347,18 @@ class KeyFilter:
             self._report_alone()
 
     def _begin(self) -> None:
+        if self._awaited:
+            self._repeat_awaited()
         if self._moved:
             self._advance()  # the last epoch was left early
         exchange = self._exchange()
+        if exchange is not None and exchange.world > 1 and not self._strict and len(self._done):
+            warn(
+                f"epoch {self.epoch} goes on after a checkpoint: each rank passes over as many occurrences of a key as "
+                "all ranks have trained on, so repeats on other ranks may be left out of this epoch. Write checkpoints "
+                "between epochs, keep the repeats of a key on one rank, or use exchange=False.",
+                OrderDPWarning,
+            )
         if exchange is None:
             self._memory.mark_synced()  # no rank needs the unsynced data, and their list would grow forever
         else:
@@ -370,9 +387,19 @@ class KeyFilter:
         table = self._memory.table.arrays()
         done = table["seen"] == self.epoch
         decided = done | (table["kept"] != BY_RULE)
-        kept = (table["kept"] == 1) & ~done
+        kept, times = (table["kept"] == 1) & ~done, np.empty(0, np.int32)
+        if not self._strict and done.any():  # a key may come again after the occurrences that were trained on
+            kept = (table["kept"] == 1) | (done & (table["kept"] == BY_RULE))
+            times = np.where(done, table["visits"], 0)[decided]
         threshold = share_threshold(kept_share(self.policy, self._context(0)))
-        return KeepMask(self._opening, self._hash_key, threshold, table["key"][decided], kept[decided].astype(np.uint8))
+        marks, flags = table["key"][decided], kept[decided].astype(np.uint8)
+        return KeepMask(self._opening, self._hash_key, threshold, marks, flags, times)
+
+    def _counting(self, memory: KeyStats, epoch: int = 0) -> KeyStats:
+        """Let `memory` count the occurrences of each key, if keys may repeat; an old state counts one."""
+        if not self._strict and not memory.table.has("visits"):
+            memory.table["visits"][:] = memory.table["seen"] == epoch
+        return memory
 
     def _finish(self, served: int) -> None:
         """End the epoch when the loader is exhausted."""
@@ -380,18 +407,28 @@ class KeyFilter:
         together = self._exchange() is not None
         if not (served or together or len(scanned.marks) or len(self._done)):
             raise DatasetError("the stream must have samples, it has none. Check the paths of its shards.")
-        if served and not self._trained and self.policy.needs_feedback and not together:
-            warn(
-                "an epoch ended and update() received no losses, so the same samples are kept again. Call loss = "
-                "keys.update(key, losses) in every step.",
-                NoFeedbackWarning,
-            )
-            return
         self._scanned = scanned
+        if served and not self._trained and self.policy.needs_feedback and not together:
+            self._awaited = True  # a loop that fetches ahead may have all its losses still to come
+            return
         if not together:
             self._absorb_own()
         self._advance()
         self._report_alone()
+
+    def _end_awaited(self) -> None:
+        """End the epoch whose stream had ended before its first losses came back."""
+        self._awaited = False
+        self._absorb_own()
+        self._advance()
+
+    def _repeat_awaited(self) -> None:
+        self._awaited, self._scanned = False, None
+        warn(
+            "an epoch ended and update() received no losses, so the same samples are kept again. Call loss = "
+            "keys.update(key, losses) in every step.",
+            NoFeedbackWarning,
+        )
 
     def _advance(self) -> None:
         self.epoch += 1
@@ -411,6 +448,8 @@ class KeyFilter:
         """
         marks, losses = self._checked(keys, losses)
         values = losses.detach() if scores is None else checked_scores(scores, _as_index(marks))
+        if self._awaited:
+            self._end_awaited()
         rows = self._memory.table.find(marks)
         # A loop that prefetches a batch reaches the end of the stream before the last losses are back.
         epoch = self.epoch - self._between
@@ -585,7 +624,8 @@ class KeyFilter:
         _, self.seed, self.epoch, self._drawn, self._weighted, self._trained, memory = KeyState.read(
             state, describe(self.policy)
         )
-        self._memory, self._moved, self._between, self._scanned, self._loaded = memory, False, False, None, True
+        self._memory = self._counting(memory, self.epoch)
+        self._moved, self._between, self._awaited, self._scanned, self._loaded = False, False, False, None, True
         table = memory.table
         self._done = table["key"][table["seen"] == self.epoch].copy()
         self._known = np.sort(table["key"][table["kept"] != BY_RULE]) if self._drawn else np.sort(table["key"])

@@ -34,7 +34,10 @@ _COLUMNS: dict[str, tuple[type[np.generic], float]] = {
 }
 
 
-_OPTIONAL: dict[str, tuple[type[np.generic], float]] = {"weight": (np.float32, 1.0)}
+_OPTIONAL: dict[str, tuple[type[np.generic], float]] = {
+    "weight": (np.float32, 1.0),
+    "visits": (np.int32, 0),  # how often the key was trained on in the epoch `seen`, if keys may repeat
+}
 
 
 _COUNTS = ("usage", "seen", "met")
@@ -79,7 +82,7 @@ class KeyTable:
         return self._columns[name][: self._n]
 
     def has(self, name: str) -> bool:
-        """Whether the column exists: weights exist only if a policy gives some."""
+        """Whether the column exists: weights exist only if a policy gives some, visits only if keys may repeat."""
         return name in self._columns
 
     # -- lookup and insertion ----------------------------------------------------------------------------------
@@ -136,6 +139,13 @@ class KeyTable:
         unique, places = np.unique(rows, return_inverse=True)
         more = np.bincount(places, weights=np.broadcast_to(times, len(rows)), minlength=len(unique))
         usage[unique] = np.minimum(usage[unique] + more.astype(np.int64), most)
+
+    def count_visits(self, rows: np.ndarray, epochs: np.ndarray | int, times: np.ndarray | int = 1) -> None:
+        """Add to the visits of these rows, if they are counted. Those of an epoch before `epochs` are forgotten."""
+        if self.has("visits"):
+            visits, seen = self["visits"], self["seen"]
+            visits[rows[seen[rows] != epochs]] = 0
+            np.add.at(visits, rows, times)
 
     def _make_room(self, rows: int) -> None:
         room = len(self._columns["key"])
@@ -226,6 +236,7 @@ class KeyStats:
     def trained_on(self, marks: np.ndarray, rows: np.ndarray, scores: torch.Tensor, epoch: int) -> np.ndarray:
         """Store the scores of a trained batch; return its rows. `rows` are its rows in the table before."""
         rows = self.table.add(marks, rows)
+        self.table.count_visits(rows, epoch)
         self.table["seen"][rows] = epoch
         self.table["met"][rows] = epoch
         self.table.count_use(rows)
@@ -274,7 +285,7 @@ class KeyStats:
         column = self.table["score"]
         if not finite.all():
             self.nonfinite += int(len(scores) - finite.sum())
-            mean = float(scores[finite].mean()) if finite.any() else 0.0
+            mean = float(scores[finite].mean(dtype=np.float64)) if finite.any() else 0.0
             scores = np.where(finite, scores, np.float32(mean))
             written = finite | (np.isinf(column[rows]) & finite.any())
             rows, scores = rows[written], scores[written]
@@ -337,6 +348,7 @@ class KeyStats:
                 self.table["score"][rows] = part.scores
                 self.table["met"][rows] = np.maximum(self.table["met"][rows], part.epochs)
                 trained = part.times > 0
+                self.table.count_visits(rows[trained], part.epochs[trained], part.times[trained])
                 self.table["seen"][rows[trained]] = part.epochs[trained]
                 self.table.count_use(rows, part.times)
         # If several ranks have a key, all must continue with the same score: that of the lowest rank.

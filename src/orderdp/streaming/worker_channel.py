@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from torch.utils.data import IterableDataset
+from torch.utils.data import IterableDataset, get_worker_info
 
-from orderdp._files import replacing
+from orderdp._files import in_turn, replacing
 from orderdp.errors import DatasetError, StateError
 from orderdp.streaming.fingerprints import fingerprint, is_drawn
 
@@ -71,6 +71,8 @@ class KeepMask:
         threshold: Unknown keys with a smaller hash are kept.
         known: Fingerprints, sorted.
         kept: For each of them 1 if it is kept, else 0.
+        done: For each of them how many occurrences were trained on before the epoch was resumed; empty if none, or if
+            keys do not repeat. So many are passed over.
     """
 
     opening: int
@@ -78,13 +80,17 @@ class KeepMask:
     threshold: int
     known: np.ndarray = field(default_factory=lambda: np.empty(0, np.uint64), repr=False)
     kept: np.ndarray = field(default_factory=lambda: np.empty(0, np.uint8), repr=False)
+    done: np.ndarray = field(default_factory=lambda: np.empty(0, np.int32), repr=False)
 
     def keeps(self, mark: int) -> bool:
         """Whether the sample with this fingerprint is kept."""
+        place = self.place(mark)
+        return _hash(mark, self.hash_key) < self.threshold if place is None else bool(self.kept[place])
+
+    def place(self, mark: int) -> int | None:
+        """Where a fingerprint is among the known ones; None if it is not."""
         place = int(self.known.searchsorted(np.uint64(mark)))
-        if place < len(self.known) and int(self.known[place]) == mark:
-            return bool(self.kept[place])
-        return _hash(mark, self.hash_key) < self.threshold
+        return place if place < len(self.known) and int(self.known[place]) == mark else None
 
     def keep_all_of(self, marks: np.ndarray) -> np.ndarray:
         """Vectorized `keeps`."""
@@ -125,12 +131,13 @@ class WorkerChannel:
     def post(self, decisions: KeepMask) -> None:
         """Publish a keep mask and delete the files of the previous one."""
         old = [path for path in self._folder.iterdir() if path.name != "current.json"]
-        for name, values in (("known", decisions.known), ("kept", decisions.kept)):
-            np.save(self._path(name, decisions.opening), values)
+        new = {self._path(name, decisions.opening): getattr(decisions, name) for name in _ARRAYS}
+        for path, values in new.items():
+            np.save(path, values)
         head = {name: getattr(decisions, name) for name in ("opening", "hash_key", "threshold")}
         self._write("current.json", json.dumps(head).encode())
         for path in old:
-            if path not in (self._path("known", decisions.opening), self._path("kept", decisions.opening)):
+            if path not in new:
                 path.unlink(missing_ok=True)
 
     def collect(self, opening: int) -> ScannedKeys:
@@ -144,8 +151,21 @@ class WorkerChannel:
     def read(self) -> KeepMask:
         """Return the current keep mask."""
         head = json.loads((self._folder / "current.json").read_text())
-        known, kept = (np.load(self._path(name, head["opening"]), mmap_mode="r") for name in ("known", "kept"))
-        return KeepMask(**head, known=known.view(np.ndarray), kept=kept.view(np.ndarray))
+        # The workers of a loader share `done`: which of them meets an occurrence is not known in advance.
+        shared = get_worker_info() is not None
+        modes: dict[str, Any] = {"known": "r", "kept": "r", "done": "r+" if shared else "c"}
+        arrays = {name: np.load(self._path(name, head["opening"]), mmap_mode=mode) for name, mode in modes.items()}
+        return KeepMask(**head, **{name: values.view(np.ndarray) for name, values in arrays.items()})
+
+    def pass_over(self, decisions: KeepMask, mark: int) -> bool:
+        """Whether this occurrence counts as one that was trained on before the epoch was resumed."""
+        place = decisions.place(mark) if len(decisions.done) else None
+        if place is None or decisions.done[place] < 1:
+            return False
+        with in_turn(self._folder):
+            passed = bool(decisions.done[place] > 0)
+            decisions.done[place] -= passed
+        return passed
 
     def begin(self, opening: int) -> str:
         """Note that a worker begins a pass through its part of the stream; return the name of the pass."""
@@ -170,6 +190,9 @@ class WorkerChannel:
             temporary.write_bytes(data)
 
 
+_ARRAYS = ("known", "kept", "done")
+
+
 KeyOf = str | int | Callable[[Any], Any]
 
 
@@ -185,14 +208,20 @@ class KeyFilterStage:
         self._channel = channel
         self._key = key
 
-    def __call__(self, samples: Iterable[Any]) -> Iterator[Any]:
-        """Yield the kept samples of `samples`, in their order."""
-        decisions = self._channel.read()
+    def __call__(self, samples: Iterable[Any], *, behind: Callable[[], bool] = lambda: False) -> Iterator[Any]:
+        """Yield the kept samples of `samples`, in their order.
+
+        Args:
+            samples: The samples.
+            behind: Says, when the first sample is asked for, whether those trained on do not come again, because the
+                stream goes on where it was.
+        """
+        decisions, passed = self._channel.read(), behind()
         pass_name, scanned = self._channel.begin(decisions.opening), array("Q")
         for sample in samples:
             mark = fingerprint(self.key_of(sample))
             scanned.append(mark)
-            if decisions.keeps(mark):
+            if decisions.keeps(mark) and (passed or not self._channel.pass_over(decisions, mark)):
                 yield sample
         # Not in a `finally`: the keys that an interrupted pass would have scanned are unknown.
         self._channel.end(pass_name, np.frombuffer(scanned, dtype=np.uint64))
@@ -227,9 +256,14 @@ class FilteredIterableDataset(IterableDataset[Any]):
             )
         self.stream = stream
         self.gate = gate
+        self._placed = False  # whether the stream goes on where it was
 
     def __iter__(self) -> Iterator[Any]:
-        return self.gate(self.stream)
+        return self.gate(self.stream, behind=self._take_place)
+
+    def _take_place(self) -> bool:
+        placed, self._placed = self._placed, False
+        return placed
 
     # A stateful loader calls these, and skips batches if they are missing (see `check_nothing_is_skipped`).
 
@@ -241,3 +275,4 @@ class FilteredIterableDataset(IterableDataset[Any]):
         """Restore the stream's state, if it had one."""
         if "stream" in state and has_place(self.stream):
             self.stream.load_state_dict(state["stream"])  # type: ignore[attr-defined]
+            self._placed = True
