@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from examples.digits import BATCH_SIZE, load
 from torch.utils.data import TensorDataset
 
 import orderdp
-from orderdp.experiments.records import RunLog
+from orderdp.experiments.records import RunLog, notable_samples
 
 EPOCHS = 8
 HOST = {"cpu": "any", "cores": 2, "threads": 1, "device": "cpu", "os": "Linux"}
@@ -105,7 +106,15 @@ def _train(log: RunLog, policy: Any, epochs: int, seed: int, train_set: TensorDa
         **{f"{part}_seconds": seconds for part, seconds in spent.items()},
         node_hours=(sum(spent.values()) - spent["evaluation"]) / 3600,
         usage=torch.bincount(pruner.usage),
+        notable=notable_samples(_pictures(train_set), pruner.usage, pruner.scores),
     )
+
+
+def _pictures(train_set: TensorDataset) -> Any:
+    """The digits as images of eight by eight pixels."""
+    images, labels = train_set.tensors
+    data = SimpleNamespace(train=SimpleNamespace(images=images.reshape(-1, 8, 8)))
+    return SimpleNamespace(data=data, labels=labels, train_set=train_set)
 
 
 def _unhappy(folder: Path) -> None:

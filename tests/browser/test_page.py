@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import csv
 import json
 import os
+import random as randomness
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,7 +38,7 @@ FLAGS = (
 )
 WAIT = 60
 PICTURES = Path(os.environ.get("PICTURES", "build/pictures"))
-PHONE, DESK = (390, 844), (1200, 900)
+PHONE, DESK = (390, 844), (1440, 900)
 
 Browser = webdriver.Chrome
 
@@ -159,12 +161,104 @@ def test_a_phone_shows_all_of_it_without_scrolling_sideways(browser: Browser, pa
     visit(browser, page, PHONE, theme)
     picture(browser, f"phone-{theme}")
     assert browser.execute_script("return document.documentElement.scrollWidth") <= PHONE[0]
-    script = """return [...document.querySelectorAll('body *')]
-        .filter((each) => each.getBoundingClientRect().right > innerWidth + 1)
-        .map((each) => each.outerHTML.slice(0, 200))"""
-    assert browser.execute_script(script) == []
+    assert browser.execute_script(OUTSIDE) == []
     widths = {chart.size["width"] for chart in browser.find_elements(By.CSS_SELECTOR, ".chart svg.marks")}
     assert all(300 < width <= PHONE[0] for width in widths)
+
+
+def test_the_buttons_write_the_table_as_csv_and_json(browser: Browser, page: Path, tmp_path: Path) -> None:
+    place = tmp_path / "downloads"
+    place.mkdir()
+    browser.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(place)})
+    visit(browser, page)
+    names = first_cells(browser)
+    for kind in ("csv", "json"):
+        browser.find_element(By.CSS_SELECTOR, f".downloads button[data-kind={kind}]").click()
+        WebDriverWait(browser, WAIT).until(lambda _, kind=kind: list(place.glob(f"*.{kind}")))
+    with open(place / "digits-mlp-64.csv", encoding="utf-8", newline="") as file:
+        lines = list(csv.DictReader(file))
+    rows = json.loads((place / "digits-mlp-64.json").read_text())
+    assert [line["method"] for line in lines] == [row["method"] for row in rows] == names
+    assert [float(line["metric"]) for line in lines] == [row["metric"] for row in rows]
+    assert [line["to_full_low"] for line in lines] == [
+        "" if row["to_full_low"] is None else str(row["to_full_low"]) for row in rows
+    ]
+    assert requests(browser) == [page.as_uri()]  # nothing left the page
+
+
+def test_pictures_of_samples_are_shown(browser: Browser, page: Path) -> None:
+    visit(browser, page)
+    pictures = browser.find_elements(By.CSS_SELECTOR, ".gallery img")
+    assert 8 <= len(pictures) <= 24
+    sizes = {browser.execute_script("return arguments[0].naturalWidth", each) for each in pictures}
+    assert sizes == {8}  # they were decoded
+    assert "#" in browser.find_element(By.CSS_SELECTOR, ".gallery li").text
+
+
+@pytest.mark.parametrize("count", [2, 5, 40])
+@pytest.mark.parametrize("size", [PHONE, DESK], ids=["phone", "desk"])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_pages_of_any_length_fit_the_screen(
+    browser: Browser, tmp_path: Path, count: int, size: tuple[int, int], theme: str
+) -> None:
+    page = write_report(write(tmp_path / "many", many(count), epochs=6))
+    visit(browser, page, size, theme)
+    picture(browser, f"rows-{count}-{'phone' if size == PHONE else 'desk'}-{theme}")
+    assert len(first_cells(browser)) == count
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= size[0]
+    assert browser.execute_script(OUTSIDE) == []
+    assert browser.execute_script(SMALL) == []
+    assert browser.execute_script(CUT) == []
+    assert [entry for entry in browser.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")] == []
+
+
+OUTSIDE = """return [...document.querySelectorAll('body *')]
+    .filter((each) => each.getBoundingClientRect().right > innerWidth + 1)
+    .map((each) => each.outerHTML.slice(0, 200))"""
+SMALL = """return [...document.querySelectorAll('main *')].filter((each) => each.childNodes.length
+    && [...each.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim())
+    && parseFloat(getComputedStyle(each).fontSize) < 11).map((each) => each.outerHTML.slice(0, 200))"""
+# Labels of the axes that stand outside the drawing they belong to, of which a reader would see a part.
+CUT = """return [...document.querySelectorAll('.chart svg.marks')].flatMap((chart) => {
+    const box = chart.getBoundingClientRect();
+    return [...chart.querySelectorAll('text')]
+        .filter((each) => each.textContent.trim() && each.getAttribute('opacity') !== '0')
+        .filter((each) => { const own = each.getBoundingClientRect();
+            return own.width && (own.left < box.left - 2 || own.right > box.right + 2); })
+        .map((each) => each.textContent); })"""
+
+
+def many(count: int) -> list[Any]:
+    """Records of a comparison with so many rows, of which some have long names."""
+    rng = randomness.Random(count)
+    policies = ("orderdp", "infobatch", "ucb", "epsilon-greedy", "dynamic-uncertainty", "self-paced", "learned", "el2n")
+    settings = [("full", None, "Full data")]
+    settings += [
+        (policy, ratio, f"{policy}:exploration={place} {100 * ratio:g}%" if place else f"{policy} {100 * ratio:g}%")
+        for place in range(2)
+        for ratio in (0.3, 0.5, 0.7)
+        for policy in (*policies, *(("random", "reduced") if not place else ()))
+    ]
+    return [
+        made(
+            90 + rng.gauss(0, 0.15) - 4 * (ratio or 0) ** 3 - rng.random() * (ratio or 0),
+            seed,
+            policy=policy,
+            label=label,
+            prune_ratio=ratio,
+            saved=ratio or 0.0,
+            seconds=600 * (1.05 - (ratio or 0)),
+        )
+        for policy, ratio, label in settings[:count]
+        for seed in range(3)
+    ]
+
+
+def made(metric: float, seed: int, **options: Any) -> Any:
+    each = run(metric, seed, **options)
+    each.id = f"{each.id}".replace(":", "-").replace(" ", "-")
+    each.summary = {**(each.summary or {}), "evaluation_seconds": 20.0}
+    return each
 
 
 def test_night_falls_while_the_page_is_open(browser: Browser, page: Path) -> None:

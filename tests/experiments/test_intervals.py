@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tools import calibration
 
-from orderdp.experiments.intervals import Difference, critical_value, differences, pooled_spread
+from orderdp.experiments.intervals import Difference, Own, critical_value, differences, pooled_spread
 
 Settings = dict[str, dict[int, float]]
 
@@ -67,13 +67,65 @@ def test_more_comparisons_and_less_in_common_make_the_bound_larger() -> None:
 
 
 @pytest.mark.parametrize(("rows", "seeds"), [(2, 3), (3, 2), (2, 4)])
-def test_with_few_runs_the_intervals_are_those_of_scipys_test_of_dunnett(rows: int, seeds: int) -> None:
-    found = made_up(rows, seeds)
+def test_where_all_spread_alike_the_intervals_are_those_of_scipys_test_of_dunnett(rows: int, seeds: int) -> None:
+    around = np.linspace(-0.2, 0.2, seeds)
+    found = {f"row {row}": dict(enumerate((90 - 0.2 * row + np.roll(around, row)).tolist())) for row in range(rows)}
     control, *others = [list(values.values()) for values in found.values()]
     expected = scipy.stats.dunnett(*others, control=control, rng=np.random.default_rng(0)).confidence_interval(0.95)
     results = against_first(found)
-    assert [each.low for each in results] == pytest.approx(expected.low.tolist(), abs=5e-3)
-    assert [each.high for each in results] == pytest.approx(expected.high.tolist(), abs=5e-3)
+    assert [each.low for each in results] == pytest.approx(expected.low.tolist(), rel=0.01)
+    assert [each.high for each in results] == pytest.approx(expected.high.tolist(), rel=0.01)
+
+
+def test_a_setting_that_spreads_more_has_a_wider_interval_and_one_that_spreads_less_a_narrower() -> None:
+    """Slow and obvious: own variances by the formula of a balanced table, two degrees of the pool beside each."""
+    rng = np.random.default_rng(3)
+    table = 90 + np.array([0.2, 0.1, 0.3, 0.2, 0.15])[:, None] * rng.standard_normal((5, 4))
+    found = {f"row {row}": dict(enumerate(values)) for row, values in enumerate(table.tolist())}
+    rest = table - table.mean(1, keepdims=True) - table.mean(0) + table.mean()
+    squares, total = (rest**2).sum(1) / 3, (rest**2).sum() / 3
+    pool, count = total / 4, 3 * (1 - 1 / 5)
+    own = np.maximum(5 / 3 * (squares - total / (5 * 4)), 0)
+    variances = (2 * pool + count * own) / (2 + count)
+    full = max(variances[0], pool)
+    results = against_first(found)
+    for result, variance in zip(results, variances[1:], strict=True):
+        welch = (variance + full) ** 2 * (2 + count) / (variance**2 + full**2)
+        exact = critical_value((0.5,) * 4, min(welch, 12)) * math.sqrt((variance + full) / 4)
+        assert exact <= result.reach(4) * (1 + 1e-6) < exact * 1.02  # degrees of freedom are rounded down
+    order = np.argsort(variances[1:])
+    assert [results[place].reach(4) for place in order] == sorted(each.reach(4) for each in results)
+
+
+@given(st.integers(0, 999), st.sets(st.tuples(st.integers(0, 3), st.integers(0, 4)), max_size=4))
+@settings(max_examples=30, deadline=None)
+def test_the_own_variances_are_right_on_average_whichever_runs_are_missing(
+    seed: int, missing: set[tuple[int, int]]
+) -> None:
+    """The residuals of a fit are linear in the runs, so the expected squares follow from the variances exactly."""
+    found = made_up(4, 5, seed)
+    for row, each in missing:
+        if len(found[f"row {row}"]) > 2:
+            del found[f"row {row}"][each]
+    runs = [(name, each) for name, values in found.items() for each in values]
+    design = np.array([[*(name == row for row in found), *(each == s for s in range(5))] for name, each in runs]) * 1.0
+    hat = design @ np.linalg.pinv(design)
+    truth = np.array([0.01, 0.04, 0.09, 0.25])
+    rows = np.array([list(found).index(name) for name, _ in runs])
+    expected = np.diag((np.eye(len(runs)) - hat) @ np.diag(truth[rows]) @ (np.eye(len(runs)) - hat))
+    settings_of = np.eye(4)[rows]
+    matrix = settings_of.T @ (np.eye(len(runs)) - hat) ** 2 @ settings_of
+    assert np.linalg.solve(matrix, settings_of.T @ expected) == pytest.approx(truth)
+    spread = pooled_spread(found)
+    if not spread.blocked or spread.left_out:
+        return
+    values = np.array([found[name][each] for name, each in runs])
+    own = np.linalg.solve(matrix, settings_of.T @ ((np.eye(len(runs)) - hat) @ values) ** 2)
+    for place, name in enumerate(found):
+        count = spread.own[name].degrees
+        assert count == pytest.approx((settings_of.T @ np.diag(np.eye(len(runs)) - hat))[place])
+        mixed = (2 * spread.variance + count * max(own[place], 0)) / (2 + count)
+        assert spread.own[name].variance == pytest.approx(mixed, rel=1e-6)
 
 
 @given(st.integers(2, 6), st.integers(2, 6), st.integers(0, 999), st.data())
@@ -114,12 +166,16 @@ def test_a_worked_example_of_a_blocked_interval() -> None:
     found = {"full": {0: 90.0, 1: 91.0, 2: 92.0}, "a": {0: 89.8, 1: 91.0, 2: 91.6}, "b": {0: 89.0, 1: 90.3, 2: 91.0}}
     table = np.array([list(values.values()) for values in found.values()])
     rest = table - table.mean(1, keepdims=True) - table.mean(0) + table.mean()
-    variance = (rest**2).sum() / 4
+    pool = (rest**2).sum() / 4
+    spread = pooled_spread(found, "full")
+    assert spread.variance == pytest.approx(pool)
+    assert spread.own["a"].degrees == pytest.approx(2 * 2 / 3)
     first, second = against_first(found)
-    reach = 3.31 * math.sqrt(2 * variance / 3)  # Dunnett's table: two treatments, four degrees of freedom
+    bound = 3.31  # Dunnett's table: two treatments, four degrees of freedom
     assert (first.mean, second.mean) == pytest.approx((-0.2, -0.9))
-    assert first.high - first.mean == pytest.approx(reach, rel=2e-3)
-    assert second.high - second.mean == pytest.approx(reach, rel=2e-3)
+    for result, name in ((first, "a"), (second, "b")):
+        variance = spread.own[name].variance + max(spread.own["full"].variance, pool)
+        assert result.high - result.mean == pytest.approx(bound * math.sqrt(variance / 3), rel=2e-3)
 
 
 def test_two_settings_are_blocked_where_seeds_matter_much() -> None:
@@ -141,7 +197,7 @@ def test_correlations_are_never_taken_for_larger_than_they_are(seeds: list[set[i
     spread = pooled_spread(found, first)
     results = differences(found, [(name, first) for name in others], spread)
     shares = next(each.shares for each in results if each is not None)
-    variances = [spread.own.get(name, (spread.variance, 0))[0] for name in found]
+    variances = [spread.own[name].variance if name in spread.left_out else spread.variance for name in found]
     for a in range(len(seeds)):
         for b in range(a):
             both = len(seeds[a] & seeds[b]) / (len(seeds[a]) * len(seeds[b])) * variances[0]
@@ -164,7 +220,9 @@ def test_room_for_more_comparisons_widens_an_interval() -> None:
     one, five = (differences(found, [("row 1", "row 0")], spread, comparisons=count)[0] for count in (1, 5))
     assert one is not None
     assert five is not None
-    assert five.reach(5) == pytest.approx(one.reach(5) * critical_value((0.5,) * 5, 4) / critical_value((0.5,), 4))
+    degrees = one.degrees(5)
+    ratio = critical_value((0.5,) * 5, degrees) / critical_value((0.5,), degrees)
+    assert five.reach(5) == pytest.approx(one.reach(5) * ratio)
 
 
 def test_no_interval_is_narrower_than_one_test_sample() -> None:
@@ -215,8 +273,19 @@ def test_ties_do_not_make_the_others_diverge() -> None:
 def test_more_seeds_narrow_an_interval_as_the_square_root_says() -> None:
     (found,) = against_first(made_up(2, 10))
     assert found.reach(10) == pytest.approx(found.high - found.mean)
-    ratio = critical_value((0.5,), 27) / critical_value((0.5,), 9)
+    ratio = critical_value((0.5,), found.degrees(28)) / critical_value((0.5,), found.degrees(10))
+    assert found.degrees(28) > found.degrees(10)
     assert found.reach(28) == pytest.approx(found.reach(10) * ratio * math.sqrt(10 / 28))
+
+
+@given(st.floats(1, 2000))
+def test_degrees_of_freedom_are_rounded_down_and_not_far(degrees: float) -> None:
+    exact = Difference(0.0, None, None, 2, parts=(Own(1.0, degrees, 0.0), Own(0.0, degrees, 0.0)))
+    found = exact.degrees(2)
+    assert found <= degrees * (1 + 1e-9)
+    assert critical_value((0.5,), found) <= 1.12 * critical_value((0.5,), degrees)
+    if degrees > 3:
+        assert critical_value((0.5,), found) <= 1.03 * critical_value((0.5,), degrees)
 
 
 _QUICK = [(design, 3) for design in calibration.DESIGNS]
@@ -225,29 +294,53 @@ _ALL = [(design, seeds) for design in calibration.DESIGNS for seeds in range(2, 
 
 @pytest.mark.parametrize(("design", "seeds"), _QUICK, ids=lambda value: getattr(value, "name", str(value)))
 def test_words_are_wrong_as_seldom_as_said(design: calibration.Design, seeds: int) -> None:
-    check(design, seeds, trials=150)
+    check(design, seeds, trials=100)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("design", "seeds"), _ALL, ids=lambda value: getattr(value, "name", str(value)))
 def test_words_are_wrong_as_seldom_as_said_for_any_number_of_seeds(design: calibration.Design, seeds: int) -> None:
-    check(design, seeds, trials=1000)
+    check(design, seeds, trials=400)
 
 
 def check(design: calibration.Design, seeds: int, trials: int) -> None:
-    """At five standard errors: 95 % for equal spreads; a wrong word in 1 of 20 comparisons at most, or 2 of 25."""
+    """At four standard errors: intervals hold in 95 of 100 where spreads are equal, in 93 elsewhere.
+
+    Two seeds say too little about a spread, and so do three about one that is four times as large: 87 and 90. A word
+    is wrong in 1 of 20 comparisons at most; in 7 of 100 where two seeds hide that full data spreads more.
+    """
     rates = calibration.simulate(design, seeds, trials, seed=1)
-    noise = 5 * math.sqrt(0.05 * 0.95 / trials)
-    assert rates.wrong <= (0.05 if len(set(design.spreads)) == 1 else 0.08) + noise
+    noise = 4 * math.sqrt(0.05 * 0.95 / trials)
+    equal = len(set(design.spreads)) == 1
+    hidden = not equal and (seeds == 2 or (seeds == 3 and max(design.spreads) >= 4 * min(design.spreads)))
+    assert rates.covered >= (0.95 if equal else 0.93 if not hidden else 0.87 if seeds == 2 else 0.90) - noise
+    assert rates.wrong <= (0.07 if hidden else 0.05) + noise
     for truth, start in ((-0.5, "within"), (-0.5, "worse by more"), (0.0, "worse"), (0.0, "better")):
-        assert calibration.share(rates, truth, start) <= 0.025 + noise
-    if len(set(design.spreads)) == 1:
-        assert rates.covered >= 0.95 - noise
-    if design == calibration.DESIGNS[0]:
-        assert rates.covered <= 0.95 + noise  # no wider than they need be
-        if seeds >= 5:
-            assert calibration.share(rates, 0.0, "within") > 0.9
-            assert calibration.share(rates, -1.0, "worse") > 0.9
+        assert calibration.share(rates, truth, start) <= (0.035 if hidden else 0.025) + noise
+    if design == calibration.DESIGNS[0] and seeds >= 5:  # no wider than they need be
+        assert calibration.share(rates, 0.0, "within") > 0.9
+        assert calibration.share(rates, -1.0, "worse") > 0.9
+
+
+@pytest.mark.parametrize("seeds", [3])
+def test_the_seeds_that_are_asked_for_settle_the_verdict(seeds: int) -> None:
+    check_settling(calibration.DESIGNS[0], seeds, trials=40)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seeds", [2, 3, 5])
+@pytest.mark.parametrize("design", calibration.DESIGNS[:4], ids=lambda design: design.name)
+def test_the_seeds_that_are_asked_for_settle_the_verdict_in_any_design(design: calibration.Design, seeds: int) -> None:
+    check_settling(design, seeds, trials=100)
+
+
+def check_settling(design: calibration.Design, seeds: int, trials: int) -> None:
+    """Four of five, at four standard errors; fewer where few seeds hide a spread, and half the seeds settle fewer."""
+    enough, half, asked = calibration.settled(design, seeds, trials, seed=1)
+    assert asked > 20
+    wanted = 0.8 if len(set(design.spreads)) == 1 else 0.65
+    assert enough >= wanted - 4 * math.sqrt(wanted * (1 - wanted) / asked)
+    assert half < enough - 0.1
 
 
 def test_the_simulation_can_fail() -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 import errno
 import json
 import os
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
+import zlib
 from datetime import datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,12 +26,88 @@ from hypothesis import strategies as st
 from orderdp.cli import main
 from orderdp.errors import OrderDPError, RecordError
 from orderdp.experiments import records, runner, trainer
-from orderdp.experiments.records import Run, RunLog, RunRecords, pack_runs, read_run, read_runs, unpack_runs
+from orderdp.experiments.records import (
+    Run,
+    RunLog,
+    RunRecords,
+    notable_samples,
+    pack_runs,
+    read_run,
+    read_runs,
+    unpack_runs,
+)
 from tests.runs import EPOCH, SUMMARY, full, run, start, write
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_notable_samples_are_those_kept_most_and_least_and_the_hardest_with_pictures() -> None:
+    images = torch.arange(20 * 3 * 40 * 36, dtype=torch.int64).remainder(256).to(torch.uint8).reshape(20, 3, 40, 36)
+    data = SimpleNamespace(train=SimpleNamespace(images=images), class_names=("cat", "dog"))
+    task = SimpleNamespace(data=data, labels=[index % 2 for index in range(20)], train_set=range(20))
+    usage = torch.arange(20) % 5
+    scores = torch.linspace(0, 1, 20)
+    scores[19] = torch.inf
+    found = notable_samples(task, usage, scores)
+    assert [each["index"] for each in found["most"]] == [4, 9, 14, 19, 3, 8, 13, 18]
+    assert [each["index"] for each in found["least"]] == [0, 5, 10, 15, 1, 6, 11, 16]
+    assert [each["index"] for each in found["hardest"]] == [18, 17, 16, 15, 14, 13, 12, 11]
+    assert found["most"][3] == {**found["most"][3], "used": 4, "score": None, "label": "dog"}
+    shown = decoded(base64.b64decode(found["hardest"][0]["picture"]))
+    assert torch.equal(shown, images[18][:, ::2, ::2].permute(1, 2, 0))
+    assert set(notable_samples(task, torch.ones(20), scores)) == {"hardest"}  # full data
+    json.dumps(found)
+
+
+def decoded(content: bytes) -> torch.Tensor:
+    """Read a PNG without filters, as the format says."""
+    assert content.startswith(b"\x89PNG\r\n\x1a\n")
+    parts, place = {}, 8
+    while place < len(content):
+        (size,) = struct.unpack(">I", content[place : place + 4])
+        name, body = content[place + 4 : place + 8], content[place + 8 : place + 8 + size]
+        assert struct.unpack(">I", content[place + 8 + size : place + 12 + size]) == (zlib.crc32(name + body),)
+        parts[name], place = body, place + 12 + size
+    width, height, depth, kind, *_ = struct.unpack(">IIBBBBB", parts[b"IHDR"])
+    channels = {0: 1, 2: 3}[kind]
+    assert depth == 8
+    rows = torch.frombuffer(bytearray(zlib.decompress(parts[b"IDAT"])), dtype=torch.uint8)
+    rows = rows.reshape(height, 1 + width * channels)
+    assert not rows[:, 0].any()
+    return rows[:, 1:].reshape(height, width, channels)
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [torch.zeros(64), torch.zeros(3, 2, 2), torch.zeros(5, 32, 32), "text", (torch.zeros(7), 1), None],
+    ids=["a vector", "too small", "five channels", "text", "a pair", "nothing"],
+)
+def test_samples_that_are_no_images_have_no_pictures(sample: object) -> None:
+    task = SimpleNamespace(train_set=[sample] * 3, labels=["not a number"] * 3)
+    found = notable_samples(task, torch.tensor([1, 2, 3]), torch.tensor([0.1, 0.2, torch.nan]))
+    assert [each["index"] for each in found["hardest"]] == [1, 0]
+    assert not any("picture" in each or "label" in each for kind in found.values() for each in kind)
+
+
+def test_floats_are_shown_from_their_darkest_to_their_brightest() -> None:
+    image = torch.linspace(-3, 5, 64).reshape(1, 8, 8)
+    found = notable_samples(SimpleNamespace(train_set=[(image, 0)]), torch.tensor([1]), torch.tensor([1.0]))
+    pixels = decoded(base64.b64decode(found["hardest"][0]["picture"]))
+    assert pixels.shape == (8, 8, 1)
+    assert (int(pixels.min()), int(pixels.max())) == (0, 255)
+
+
+def test_packed_records_have_the_indices_without_the_pictures(tmp_path: Path) -> None:
+    method = run(90.0)
+    notable = {"hardest": [{"index": 3, "used": 1, "score": 0.5, "picture": "iVBORw0KGgo="}]}
+    method.summary = {**(method.summary or {}), "notable": notable}
+    write(tmp_path / "runs-of", [method])
+    assert read_runs(tmp_path / "runs-of")[0].summary["notable"] == notable
+    pack_runs(tmp_path / "runs-of", tmp_path / "packed.jsonl")
+    found = read_runs(tmp_path / "packed.jsonl")[0].summary["notable"]
+    assert found == {"hardest": [{"index": 3, "used": 1, "score": 0.5}]}
 
 
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:

@@ -66,6 +66,12 @@ def test_a_run_leaves_records_that_add_up(tmp_path: Path) -> None:
     assert summary["saved"] == pytest.approx(1 - 808 / 1347)
     assert sum(count * times for times, count in enumerate(summary["usage"])) == summary["samples"]
     assert summary["metric"] == run.epochs[-1]["metric"] > 40
+    notable = summary["notable"]
+    assert set(notable) == {"most", "least", "hardest"}
+    assert all(len(found) == 8 for found in notable.values())
+    counts = [times for times, count in enumerate(summary["usage"]) for _ in range(count)]
+    assert [each["used"] for each in notable["least"]] == counts[:8]
+    assert [each["used"] for each in notable["most"]] == counts[:-9:-1]
     assert run.epochs[-1]["coverage"] == pytest.approx(1 - summary["usage"][0] / 1347)
     for part in ("training", "selection", "evaluation"):
         total = sum(epoch[f"{part}_seconds"] for epoch in run.epochs)

@@ -19,10 +19,10 @@ from orderdp.errors import ConfigError, RecordError
 from orderdp.experiments.records import Run, RunLog
 from orderdp.experiments.statistics import compare
 from orderdp.report import page as command
-from orderdp.report.chart_data import full_epoch, series, time_unit, usage_shares
+from orderdp.report.chart_data import final_points, frontier, full_epoch, series, time_unit, usage_shares
 from orderdp.report.charts import charts
 from orderdp.report.page import export_charts, markdown_report, report_command, write_report
-from orderdp.report.tables import headline, show, show_comparison
+from orderdp.report.tables import flat_rows, gallery, headline, in_order, show, show_comparison
 from tests.runs import EPOCH, full, random, reduced, run, start, write
 
 EVIL = "</script><script>alert(1)</script><!-- <b>&\"'"
@@ -88,11 +88,11 @@ def page(folder: Path) -> Page:
 
 def test_the_page_says_verdict_numbers_and_how_it_was_run(page: Page) -> None:
     sentence = (
-        "OrderDP 40 %: 40.0 % fewer samples, 50.0 % less time; 91.17 % against 91.00 % on full data "
-        "(+0.17; 95 % interval 0.10 to 0.23): within 0.5 points of full data."
+        "OrderDP 40 %: 40 % fewer samples, 50 % less time: 91.17 % against 91.00 % on full data "
+        "(+0.17; 95 % interval 0.07 to 0.26): within 0.5 points. The same saving by fewer epochs: -2.00."
     )
     assert sentence in page.text
-    assert "Against dynamic random at the same ratio: +1.17 (1.11 to 1.22), better." in page.text
+    assert "Against dynamic random at the same ratio: +1.17 (1.08 to 1.25), better." in page.text
     assert any(cell.startswith("91.17 ± 1.00") for cell in page.cells)
     assert "worse by more than 0.5" in page.cells
     assert any(cell.startswith("-3.00") and cell.endswith("-3.06 to -2.94") for cell in page.cells)
@@ -103,7 +103,7 @@ def test_the_page_says_verdict_numbers_and_how_it_was_run(page: Page) -> None:
 
 def test_the_page_is_one_file_for_any_screen_that_asks_nobody_for_anything(page: Page) -> None:
     names = {name for _, attributes in page.tags for name in attributes}
-    assert "src" not in names
+    assert "src" not in names  # records without pictures
     assert [attributes["href"] for _, attributes in page.tags if "href" in attributes] == ["data:,"]
     assert not names & {"onclick", "onload", "onerror"}
     metas = [attributes for tag, attributes in page.tags if tag == "meta"]
@@ -117,7 +117,7 @@ def test_only_the_scripts_of_the_page_may_run(page: Page) -> None:
     policy = next(a["content"] or "" for _, a in page.tags if a.get("http-equiv") == "Content-Security-Policy")
     assert "default-src 'none'" in policy
     assert "unsafe-eval" not in policy
-    digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in page.scripts[1:]]
+    digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in page.scripts[2:]]
     assert policy.split("script-src ")[1].split() == [f"'sha256-{digest}'" for digest in digests]
 
 
@@ -157,7 +157,7 @@ def test_names_cannot_break_out_of_the_page(tmp_path: Path) -> None:
     failed = run(1.0, 2, label=EVIL)
     failed.id, failed.summary = "bad", {**(failed.summary or {}), "status": "failed", "reason": EVIL}
     page = Page(write_report(write(tmp_path, [*runs, failed], diagnostics={EVIL: 1.0})))
-    assert len(page.scripts) == 3
+    assert len(page.scripts) == 4
     assert not {"b", "i"} & {tag for tag, _ in page.tags}
     assert "alert(1)" not in "".join(page.scripts[1:])
     assert page.specs  # still JSON
@@ -220,7 +220,7 @@ def test_other_tasks_get_sections_and_names_of_their_own(tmp_path: Path) -> None
 
 def test_markdown_has_the_numbers_of_the_page(folder: Path, page: Page) -> None:
     text = markdown_report(folder)
-    assert "**OrderDP 40 %: 40.0 % fewer samples" in text
+    assert "**OrderDP 40 %: 40 % fewer samples" in text
     rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("|")]
     assert [len(row) for row in rows] == [8] * 7
     squeezed = re.sub(r"[\s()]", "", page.text)
@@ -255,7 +255,7 @@ def test_the_command_says_the_verdict_and_where_the_page_is(
     opened: list[str] = []
     monkeypatch.setattr(command.webbrowser, "open", lambda address: not opened.append(address))
     report_command(folder, say=said.append)
-    assert said[0].startswith("OrderDP 40 %: 40.0 % fewer samples")
+    assert said[0].startswith("OrderDP 40 %: 40 % fewer samples")
     assert said[1] == str(folder / "report.html")
     assert opened == []
     report_command(folder, say=said.append, open_page=True, charts=tmp_path / "c", chart_format="svg")
@@ -329,12 +329,12 @@ def test_the_headline_prefers_a_small_loss_that_is_known_to_one_that_may_be_larg
 
 def test_the_headline_of_nothing_but_losses_is_a_loss() -> None:
     runs = [full(90.0, seed) for seed in range(3)] + [run(85.0 + 0.1 * seed, seed) for seed in range(3)]
-    assert "(-4.90; 95 % interval -5.06 to -4.74): worse by more than 0.5." in headline(compare(runs))[0]
+    assert "(-4.90; 95 % interval -5.08 to -4.72): worse by more than 0.5." in headline(compare(runs))[0]
 
 
 def test_a_method_that_is_slower_is_said_to_be() -> None:
     runs = [full(90.0, seed, seconds=10.0) for seed in (0, 1)] + [run(90.0, seed, seconds=15.0) for seed in (0, 1)]
-    assert "50.0 % more time" in headline(compare(runs))[0]
+    assert "50 % more time" in headline(compare(runs))[0]
 
 
 def test_without_full_data_or_methods_the_headline_says_what_is_missing() -> None:
@@ -429,14 +429,91 @@ def test_the_first_chart_has_the_estimates_and_intervals_of_the_table() -> None:
     drawn = charts(rows)[0]
     assert drawn.name == "differences"
     values = drawn.chart.to_dict()["layer"][-1]["data"]["values"]
-    expected = [(row.label, row.against_full) for row in rows if row.against_full is not None]
+    expected = [(row.label, row.against_full) for row in in_order(rows) if row.against_full is not None]
     assert [(each["label"], each["y"], each["low"], each["high"]) for each in values] == [
         (label, found.mean, pytest.approx(found.low), pytest.approx(found.high)) for label, found in expected
     ]
     accuracy = next(chart for chart in charts(rows) if chart.name == "accuracy").chart.to_dict()
     points = [each for layer in accuracy["layer"] for each in layer["data"]["values"]]
+    assert {each["label"]: each["x"] for each in points} == {
+        row.label: pytest.approx(100 * (1 - row.saved)) for row in rows
+    }
     reached = {each["label"]: each["high"] - each["y"] for each in points}
     assert reached == {"Full data": 0.0, **{label: pytest.approx(found.high - found.mean) for label, found in expected}}
+
+
+def test_rows_stand_by_ratio_and_within_a_ratio_by_their_estimate(page: Page) -> None:
+    runs = [*grid(), *(run(90.5 + seed, seed, label="better", policy="ucb") for seed in range(3))]
+    assert [row.label for row in in_order(compare(runs))] == [
+        "Full data",
+        "better",
+        "OrderDP 40 %",
+        "Dynamic random 40 %",
+        "Fewer epochs",
+        "OrderDP 70 %",
+    ]
+    losses = [replace(each, summary={**each.summary, "higher_is_better": False}) for each in runs]
+    assert [row.label for row in in_order(compare(losses))][1:3] == ["Fewer epochs", "Dynamic random 40 %"]
+    firsts = [cell for cell in page.cells if "3 seeds" in cell]
+    assert [cell.removesuffix("3 seeds") for cell in firsts] == [row.label for row in in_order(compare(grid()))]
+
+
+def test_the_frontier_is_what_nothing_cheaper_beats() -> None:
+    """The slow version: a point is on it if no other point costs as little and is as good."""
+    rows = compare(grid())
+    points = final_points(rows, series(rows))
+    for higher in (True, False):
+        sign = 1 if higher else -1
+        expected = [
+            point["label"]
+            for point in points
+            if not any(
+                other["x"] <= point["x"] and sign * other["y"] >= sign * point["y"]
+                for other in points
+                if other is not point
+            )
+        ]
+        assert sorted(point["label"] for point in frontier(points, higher)) == sorted(expected)
+    drawn = next(chart for chart in charts(rows) if chart.name == "accuracy").chart.to_dict()
+    assert [each["label"] for each in drawn["layer"][1]["data"]["values"]] == ["OrderDP 70 %", "OrderDP 40 %"]
+
+
+def test_the_page_holds_the_numbers_of_the_table_without_rounding(page: Page, folder: Path) -> None:
+    (table,) = json.loads(page.scripts[1])
+    assert table["name"] == "digits-mlp"
+    rows = compare(grid())
+    assert table["rows"] == json.loads(json.dumps(flat_rows(rows)))
+    found = next(each for each in table["rows"] if each["method"] == "OrderDP 40 %")
+    method = next(row for row in rows if row.label == "OrderDP 40 %")
+    assert found["metric"] == method.metric
+    assert (found["to_full"], found["to_full_low"]) == (method.against_full.mean, method.against_full.low)
+    assert (found["seeds"], found["samples_saved"], found["verdict"]) == (3, pytest.approx(0.4), method.word)
+
+
+def pictured(each: Run) -> Run:
+    shown = {"index": 7, "used": 0, "score": 2.5, "label": "sock", "picture": "iVBORw0KGgo="}
+    notable = {"least": [shown], "most": [{**shown, "index": 8, "used": 3}], "hardest": [{**shown, "index": 9}]}
+    each.epochs = [{**EPOCH, "epoch": number} for number in (1, 2, 3)]
+    each.summary = {**(each.summary or {}), "notable": notable}
+    return each
+
+
+def test_samples_are_shown_with_index_and_label_where_they_were_recorded(tmp_path: Path) -> None:
+    runs = [full(90.0, seed) for seed in range(2)] + [pictured(run(90.1, seed)) for seed in range(2)]
+    found = gallery(compare(runs))
+    assert found is not None
+    assert found["title"] == "Samples of OrderDP 40 %, seed 0"
+    assert [kind["title"] for kind in found["kinds"]] == [
+        "Never kept: 0 samples",
+        "Always kept: 400 samples",
+        "Hardest: the largest losses",
+    ]
+    page = Page(write_report(write(tmp_path, runs)))
+    sources = [attributes["src"] for tag, attributes in page.tags if tag == "img"]
+    assert sources == ["data:image/png;base64,iVBORw0KGgo="] * 3
+    for words in ("#7", "#8", "#9", "sock", "loss 2.50", "used 3×"):  # noqa: RUF001
+        assert words in page.text
+    assert gallery(compare([full(90.0), run(90.1)])) is None  # records of earlier versions
 
 
 def test_the_margin_is_shaded_and_what_diverged_is_left_out_of_the_first_chart() -> None:

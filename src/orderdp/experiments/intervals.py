@@ -1,4 +1,4 @@
-"""Simultaneous confidence intervals of differences between settings, with one variance pooled over all of them."""
+"""Simultaneous confidence intervals of differences between settings, whose variances are moved toward their pool."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from orderdp.errors import ConfigError
 __all__ = [
     "CONFIDENCE",
     "Difference",
+    "Own",
     "Spread",
     "check_installed",
     "critical_value",
@@ -37,6 +38,13 @@ _Array = np.ndarray[Any, np.dtype[np.float64]]
 
 
 _NODES = 64
+
+
+_COMMON_NODES = 32
+
+
+_PRIOR = 2.0
+"""How many degrees of freedom the pool counts beside a setting's own runs; chosen by simulation (decision 0024)."""
 
 
 _FEWEST_DEGREES = 4
@@ -83,9 +91,9 @@ def critical_value(shares: tuple[float, ...], degrees: float, confidence: float 
     if len(shares) == 1:
         return alone
     nodes, weights = np.polynomial.legendre.leggauss(_NODES)
-    quantiles, weights = (nodes + 1) / 2, weights / 2
-    deviation = np.sqrt(special.gammaincinv(degrees / 2, quantiles) * 2 / degrees)[:, None]
-    common = special.ndtri(quantiles)[None, :]
+    deviation = np.sqrt(special.gammaincinv(degrees / 2, (nodes + 1) / 2) * 2 / degrees)[:, None]
+    common, likely = np.polynomial.hermite_e.hermegauss(_COMMON_NODES)
+    weights, likely, common = weights / 2, likely / likely.sum(), common[None, :]
     counts = Counter(shares)
 
     def missing(bound: float) -> float:
@@ -95,22 +103,36 @@ def critical_value(shares: tuple[float, ...], degrees: float, confidence: float 
             middle, own = math.sqrt(share) * common, math.sqrt(1 - share)
             upper, lower = (bound * deviation - middle) / own, (-bound * deviation - middle) / own
             inside = inside * (special.ndtr(upper) - special.ndtr(lower)) ** count
-        return float(weights @ inside @ weights) - confidence
+        return float(weights @ inside @ likely) - confidence
 
     bonferroni = float(special.stdtrit(degrees, 1 - (1 - confidence) / (2 * len(shares))))
     return float(optimize.brentq(missing, 0.9 * alone, 1.1 * bonferroni, xtol=1e-6))
 
 
+class Own(NamedTuple):
+    """The variance of a run of one setting.
+
+    Attributes:
+        variance: The variance: the setting's own and that of the pool, weighted by their degrees of freedom.
+        degrees: Degrees of freedom of the setting's own runs.
+        prior: Degrees of freedom that the pool counts; 0 for a setting that is left out of the pool.
+    """
+
+    variance: float
+    degrees: float
+    prior: float
+
+
 @dataclass(frozen=True)
 class Spread:
-    """How much runs of one setting differ, pooled over the settings of a task.
+    """How much runs of one setting differ, over the settings of a task.
 
     Attributes:
         variance: Pooled variance of a run; None if no setting has two runs.
         degrees: Degrees of freedom of the pooled variance.
         blocked: Whether effects of the seeds are removed.
         left_out: Settings that are not in the pool, with the reason in words.
-        own: Variance and degrees of freedom of those that spread more than the others and are judged by themselves.
+        own: Variance of each setting that has two runs.
         step: What one test sample changes in the metric; no interval reaches less far. None if unknown.
     """
 
@@ -118,7 +140,7 @@ class Spread:
     degrees: float
     blocked: bool
     left_out: dict[Hashable, str] = field(default_factory=dict)
-    own: dict[Hashable, tuple[float, float]] = field(default_factory=dict)
+    own: dict[Hashable, Own] = field(default_factory=dict)
     step: float | None = None
 
 
@@ -129,7 +151,10 @@ def pooled_spread(
     higher_is_better: bool = True,
     step: float | None = None,
 ) -> Spread:
-    """Pool the variance of runs over settings.
+    """Find the variance of runs of each setting: its own, moved toward the pool of all settings.
+
+    Three runs say little about a variance, and one variance for all is wrong where settings spread differently. So the
+    pool counts as two further degrees of freedom beside a setting's own.
 
     A setting has *diverged* if its mean is less than half as good as that of the reference, or if its runs spread
     more than those of the others by more than chance: by an F test of its variance against theirs, the level of 1 %
@@ -150,12 +175,10 @@ def pooled_spread(
     for name, factor in _spreading(pool, step).items():
         left_out[name] = f"its runs spread {factor:.1f} times as much as those of the others"
         del pool[name]
-    variance, degrees, blocked = _variance(pool)
-    own = {
-        name: (statistics.variance(settings[name].values()), float(len(settings[name]) - 1))
-        for name in left_out
-        if len(settings[name]) > 1
-    }
+    variance, degrees, blocked, own = _variances(pool)
+    for name in left_out:
+        if len(settings[name]) > 1:
+            own[name] = Own(statistics.variance(settings[name].values()), float(len(settings[name]) - 1), 0.0)
     return Spread(variance, degrees, blocked, left_out, own, step)
 
 
@@ -200,26 +223,48 @@ def _spreading(pool: Mapping[Hashable, Values], step: float | None) -> dict[Hash
     return found
 
 
-def _variance(pool: Mapping[Hashable, Values]) -> tuple[float | None, float, bool]:
-    """Return the pooled variance, its degrees of freedom and whether effects of seeds are removed."""
+def _variances(pool: Mapping[Hashable, Values]) -> tuple[float | None, float, bool, dict[Hashable, Own]]:
+    """Return the pooled variance, its degrees of freedom, whether effects of seeds are removed, and each setting's."""
     runs = [(name, seed, value) for name, values in pool.items() for seed, value in values.items()]
     if not runs:
-        return None, 0.0, False
+        return None, 0.0, False, {}
     metrics = np.array([value for _, _, value in runs])
     settings, seeds = (_indicators([run[place] for run in runs]) for place in (0, 1))
-    plain, degrees = _rest(metrics, settings)
-    blocked, left = _rest(metrics, np.concatenate([settings, seeds], axis=1))
-    if left >= _FEWEST_DEGREES or (left > 0 and _chance(plain - blocked, degrees - left, blocked, left) < _CLEAR):
-        return blocked / left, float(left), True
-    return (plain / degrees, float(degrees), False) if degrees > 0 else (None, 0.0, False)
+    plain, degrees, residuals = _rest(metrics, settings)
+    blocked, left, fewer = _rest(metrics, np.concatenate([settings, seeds], axis=1))
+    by_seed = left >= _FEWEST_DEGREES or (left > 0 and _chance(plain - blocked, degrees - left, blocked, left) < _CLEAR)
+    if by_seed:
+        plain, degrees, residuals = blocked, left, fewer
+    if degrees == 0:
+        return None, 0.0, False, {}
+    variance = plain / degrees
+    rest = residuals @ (metrics - metrics.mean()) if plain else np.zeros(len(metrics))
+    own = zip(pool, *_by_setting(rest, residuals, settings), strict=True)
+    moved = {
+        name: Own((_PRIOR * variance + count * found) / (_PRIOR + count), count, _PRIOR)
+        for name, found, count in own
+        if len(pool[name]) > 1
+    }
+    return variance, float(degrees), by_seed, moved
 
 
-def _rest(metrics: _Array, design: _Array) -> tuple[float, int]:
-    """Return the sum of squares that a linear fit leaves, and its degrees of freedom."""
-    fit, _, rank, _ = np.linalg.lstsq(design, metrics - metrics.mean(), rcond=None)
-    rest = metrics - metrics.mean() - design @ fit
+def _by_setting(rest: _Array, residuals: _Array, settings: _Array) -> tuple[list[float], list[float]]:
+    """Return an unbiased variance of each setting, not below 0, and its degrees of freedom.
+
+    What a fit of settings and seeds leaves of a run depends on the variances of all settings, each times a square of
+    the matrix that makes residuals; this is solved for the variances. Without seeds they are the usual ones.
+    """
+    found = np.linalg.lstsq(settings.T @ residuals**2 @ settings, settings.T @ rest**2, rcond=1e-9)[0]
+    return np.maximum(found, 0.0).tolist(), (settings.T @ residuals.diagonal()).tolist()
+
+
+def _rest(metrics: _Array, design: _Array) -> tuple[float, int, _Array]:
+    """Return the sum of squares that a linear fit leaves, its degrees of freedom, and the matrix of residuals."""
+    rank = int(np.linalg.matrix_rank(design))
+    residuals = np.eye(len(metrics)) - design @ np.linalg.pinv(design, rcond=1e-9)
+    rest = residuals @ (metrics - metrics.mean())
     squares = float(rest @ rest)
-    return (squares if squares > 1e-15 * len(metrics) else 0.0), len(metrics) - int(rank)  # 0 but for rounding
+    return (squares if squares > 1e-15 * len(metrics) else 0.0), len(metrics) - rank, residuals  # 0 but for rounding
 
 
 def _chance(squares: float, degrees: int, others: float, other_degrees: int) -> float:
@@ -246,7 +291,8 @@ class Difference:
         high: Upper end of the interval.
         pairs: Number of seeds that both have.
         deviation: Standard deviation of the difference for one seed; None if unknown.
-        degrees: Its degrees of freedom.
+        parts: Variances of the two settings, with their degrees of freedom.
+        pooled: Degrees of freedom of the pool, which no interval of settings in the pool exceeds.
         shares: Those of all comparisons that the interval holds for at once, see `critical_value`.
         step: The least that an interval reaches to either side.
     """
@@ -256,15 +302,25 @@ class Difference:
     high: float | None
     pairs: int
     deviation: float | None = field(default=None, repr=False, compare=False)
-    degrees: float = field(default=0.0, repr=False, compare=False)
+    parts: tuple[Own, ...] = field(default=(), repr=False, compare=False)
+    pooled: float = field(default=0.0, repr=False, compare=False)
     shares: tuple[float, ...] = field(default=(), repr=False, compare=False)
     step: float = field(default=0.0, repr=False, compare=False)
 
     def reach(self, seeds: int) -> float:
         """Return how far the interval reaches to either side, with this number of seeds for all settings."""
         assert self.deviation is not None
-        degrees = self.degrees * (seeds - 1) / (self.pairs - 1)
-        return max(critical_value(self.shares, degrees) * self.deviation / math.sqrt(seeds), self.step)
+        bound = critical_value(self.shares, self.degrees(seeds))
+        return max(bound * self.deviation / math.sqrt(seeds), self.step)
+
+    def degrees(self, seeds: int) -> float:
+        """Return the degrees of freedom with this number of seeds for all settings, by Welch and Satterthwaite."""
+        more = (seeds - 1) / (self.pairs - 1)
+        total = sum(part.variance for part in self.parts)
+        each = sum(part.variance**2 / (part.prior + part.degrees * more) for part in self.parts)
+        welch = total**2 / each if each else math.inf  # ties
+        in_pool = all(part.prior for part in self.parts)
+        return _rounded_down(min(welch, self.pooled * more) if in_pool or not each else welch)
 
 
 def differences(
@@ -302,7 +358,9 @@ def differences(
         if error is None:
             result.append(plain)
             continue
-        more = replace(plain, deviation=error[0], degrees=error[1], shares=shares, step=spread.step or 0.0)
+        shared = {"shares": shares, "step": spread.step or 0.0, "pooled": max(spread.degrees, 1.0)}
+        deviation = math.sqrt(sum(part.variance for part in error))
+        more = replace(plain, deviation=deviation, parts=error, **shared)
         reach = more.reach(plain.pairs)
         result.append(replace(more, low=plain.mean - reach, high=plain.mean + reach))
     return result
@@ -312,20 +370,25 @@ def _gaps(values: Values, others: Values) -> dict[Hashable, float]:
     return {seed: value - others[seed] for seed, value in values.items() if seed in others}
 
 
-def _error(pair: tuple[Hashable, Hashable], spread: Spread) -> tuple[float, float] | None:
-    """Return the standard deviation of a difference for one seed, and its degrees of freedom."""
-    parts = [spread.own.get(name, (spread.variance, spread.degrees)) for name in pair]
-    total = 0.0
-    for variance, _ in parts:
-        if variance is None:
-            return None
-        total += variance
-    if total == 0.0:  # ties: only the size of the test set says how much is known
-        return (0.0, max(spread.degrees, 1.0)) if spread.step else None
-    if not any(name in spread.own for name in pair):
-        return math.sqrt(total), spread.degrees
-    welch = sum((variance or 0.0) ** 2 / degrees for variance, degrees in parts if degrees)
-    return math.sqrt(total), total**2 / welch
+def _rounded_down(degrees: float) -> float:
+    """Round degrees of freedom down, so that few values are computed; intervals grow by at most 3 %."""
+    for limit, step in ((3, 0.05), (10, 0.25), (40, 1.0), (100, 5.0)):
+        if degrees < limit:
+            return max(math.floor(degrees / step + 1e-9) * step, min(degrees, 0.25))
+    return math.floor(min(degrees, 1000.0) / 20) * 20.0
+
+
+def _error(pair: tuple[Hashable, Hashable], spread: Spread) -> tuple[Own, Own] | None:
+    """Return the variances of the two settings; None if nothing is known, or nothing says what ties are worth.
+
+    An error in the variance of the reference moves all intervals at once: it is never taken for less than the pool's.
+    """
+    own, reference = (spread.own.get(name) for name in pair)
+    if own is None or reference is None:
+        return None
+    if reference.prior:
+        reference = reference._replace(variance=max(reference.variance, spread.variance or 0.0))
+    return (own, reference) if own.variance + reference.variance > 0.0 or spread.step else None
 
 
 def _shares(
@@ -340,7 +403,8 @@ def _shares(
     most = max(len(gaps) for _, gaps in pairs)
     overlaps = [len(set(gaps) & set(others)) / min(len(gaps), len(others)) for _, gaps in pairs for _, others in pairs]
     shares = []
+    pool = spread.variance or 0.0  # what the settings of the pool share is taken for one half: it is not well known
     for (name, reference), gaps in pairs:
-        own, common = (spread.own.get(each, (spread.variance, 0.0))[0] or 0.0 for each in (name, reference))
+        own, common = (spread.own[each].variance if each in spread.left_out else pool for each in (name, reference))
         shares.append(min(overlaps) * len(gaps) / most * (common / (own + common) if own + common else 0.5))
-    return tuple(math.floor(1e6 * min(share, 0.99)) / 1e6 for share in shares)
+    return tuple(math.floor(20 * min(share, 0.99) + 1e-9) / 20 for share in shares)  # rounded: see `_rounded_down`

@@ -6,7 +6,11 @@ import json
 import math
 import os
 import platform
+import struct
+import zlib
+from base64 import b64encode
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from importlib import metadata
@@ -26,6 +30,7 @@ __all__ = [
     "RunLog",
     "RunRecords",
     "describe_host",
+    "notable_samples",
     "pack_runs",
     "plain",
     "read_run",
@@ -97,6 +102,87 @@ def _processor() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine()
+
+
+_SHOWN = 8  # of each kind
+
+
+_WIDEST = 32  # pixels of a picture, to either side
+
+
+def notable_samples(task: Any, usage: torch.Tensor, scores: torch.Tensor) -> dict[str, list[dict[str, Any]]]:
+    """Return the samples that were kept most and least often, and the hardest: those with the largest stored scores.
+
+    Each has its index, how often it was trained on and its score, its label where the task has ``labels``, and a small
+    picture, a PNG in base64, where its training samples are images. At most eight of each kind are returned. Where all
+    were trained on equally often, only the hardest are.
+
+    Args:
+        task: The task.
+        usage: How often each sample was trained on.
+        scores: The score of each sample; those that are not finite are passed over.
+    """
+    finite = torch.isfinite(scores)
+    hardest = torch.where(finite, scores, -torch.inf).argsort(descending=True, stable=True)
+    kinds = {"hardest": hardest[: min(_SHOWN, int(finite.sum()))]}
+    if len(usage) and usage.min() < usage.max():
+        often = usage.argsort(descending=True, stable=True)
+        kinds = {"most": often[:_SHOWN], "least": usage.argsort(stable=True)[:_SHOWN], **kinds}
+    with torch.random.fork_rng(devices=[]):  # a data set of the user may draw
+        return {kind: [_shown(task, index, usage, scores) for index in found.tolist()] for kind, found in kinds.items()}
+
+
+def _shown(task: Any, index: int, usage: torch.Tensor, scores: torch.Tensor) -> dict[str, Any]:
+    score = float(scores[index])
+    shown: dict[str, Any] = {"index": index, "used": int(usage[index])}
+    shown["score"] = score if math.isfinite(score) else None
+    labels, names = getattr(task, "labels", None), getattr(getattr(task, "data", None), "class_names", None)
+    with suppress(Exception):  # labels and samples of a user's task may be anything, and a run that is done must end
+        if labels is not None:
+            label = int(labels[index])
+            shown["label"] = str(names[label]) if names and 0 <= label < len(names) else str(label)
+        pixels = _pixels(_image(task, index))
+        if pixels is not None:
+            shown["picture"] = b64encode(_png(pixels)).decode()
+    return shown
+
+
+def _image(task: Any, index: int) -> Any:
+    """Return the image of a training sample without augmentation where the task has it so, else the sample's input."""
+    data = getattr(task, "data", None)
+    images = getattr(getattr(data, "train", None), "images", None)
+    if images is not None:
+        return images[index]
+    sample = getattr(data, "plain", task.train_set)[index]
+    return sample[0] if isinstance(sample, tuple | list) and sample else sample
+
+
+def _pixels(image: Any) -> torch.Tensor | None:
+    """Return bytes of shape (height, width, 1 or 3), at most 32 to either side; None if it is no image."""
+    if not isinstance(image, torch.Tensor) or image.ndim not in (2, 3):
+        return None
+    image = image.detach().cpu()
+    image = image[None] if image.ndim == 2 else image
+    if image.shape[0] not in (1, 3) or min(image.shape[1:]) < 4:
+        return None
+    step = math.ceil(max(image.shape[1:]) / _WIDEST)
+    image = image[:, ::step, ::step]
+    if image.dtype != torch.uint8:  # normalized: from its darkest to its brightest value
+        image = torch.nan_to_num(image.float())
+        image = (255 * (image - image.min()) / (image.max() - image.min()).clamp(min=1e-12)).round().to(torch.uint8)
+    return image.permute(1, 2, 0).contiguous()
+
+
+def _png(pixels: torch.Tensor) -> bytes:
+    height, width, channels = pixels.shape
+    rows = pixels.reshape(height, width * channels).numpy()
+
+    def part(name: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+
+    head = struct.pack(">IIBBBBB", width, height, 8, 0 if channels == 1 else 2, 0, 0, 0)
+    lines = b"".join(b"\0" + row.tobytes() for row in rows)
+    return b"\x89PNG\r\n\x1a\n" + part(b"IHDR", head) + part(b"IDAT", zlib.compress(lines, 9)) + part(b"IEND", b"")
 
 
 SCHEMA = 1
@@ -283,6 +369,8 @@ class RunRecords:
 def pack_runs(directory: str | os.PathLike[str], file: str | os.PathLike[str]) -> int:
     """Write the records of all runs of a folder to one file, one line per record; return the number of runs.
 
+    Pictures of samples are left out: published records need them the least, and they are larger than the rest.
+
     Args:
         directory: Output folder of ``orderdp train`` or ``orderdp compare``.
         file: The file to write; an existing one is replaced.
@@ -292,9 +380,21 @@ def pack_runs(directory: str | os.PathLike[str], file: str | os.PathLike[str]) -
     lines = []
     for records in files:
         whole = records.read_text(encoding="utf-8").split("\n")[:-1]
-        lines += [json.dumps({"run": records.parent.name, **json.loads(line)}) + "\n" for line in whole]
+        packed = (_without_pictures(json.loads(line)) for line in whole)
+        lines += [json.dumps({"run": records.parent.name, **record}) + "\n" for record in packed]
     write_text(Path(file), "".join(lines))
     return len(files)
+
+
+def _without_pictures(record: dict[str, Any]) -> dict[str, Any]:
+    kinds = record.get("notable")
+    if not isinstance(kinds, dict):
+        return record
+    bare = {
+        kind: [{name: value for name, value in shown.items() if name != "picture"} for shown in found]
+        for kind, found in kinds.items()
+    }
+    return {**record, "notable": bare}
 
 
 def unpack_runs(file: str | os.PathLike[str], directory: str | os.PathLike[str]) -> None:

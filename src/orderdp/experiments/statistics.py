@@ -25,6 +25,7 @@ __all__ = [
     "check_margin",
     "compare",
     "more_seeds",
+    "seeds_to_settle",
     "spread_of",
     "verdict",
     "word",
@@ -39,6 +40,10 @@ _ROUNDING = 1e-9  # 92.1 - 92.2 is a little below -0.1
 
 
 _MOST_SEEDS = 100
+
+
+_LIKELY = 0.8
+"""How likely the number of seeds that is named settles a verdict."""
 
 
 _MOST_TESTED = 1_000_000
@@ -155,18 +160,40 @@ def verdict(difference: Difference, margin: float = MARGIN, metric: Metric = ACC
 
 
 def more_seeds(difference: Difference, margin: float = MARGIN, metric: Metric = ACCURACY) -> str:
-    """Return how many seeds would settle a verdict that is not settled, if the estimate stays what it is; else ''."""
+    """Return how many seeds would settle a verdict that is not settled, in words; '' for one that is."""
     if difference.deviation is None or word(difference, margin, metric) != "not settled":
         return ""
+    found = seeds_to_settle(difference, margin, metric)
+    return f"; {_MOST_SEEDS} seeds would not settle it" if found is None else f"; about {found} seeds would settle it"
+
+
+def seeds_to_settle(difference: Difference, margin: float = MARGIN, metric: Metric = ACCURACY) -> int | None:
+    """Return with how many seeds in all a verdict is settled in four cases of five; None if 100 are too few.
+
+    What further seeds do to the estimate is drawn from what the present ones say: with N seeds in place of n it has
+    moved by a normal number of variance ``deviation**2 * (1 / n - 1 / N)``.
+    """
+    assert difference.deviation is not None
     mean = difference.mean if metric.higher_is_better else -difference.mean
-    enough = max(margin + mean, -mean)  # reaching less far, the interval leaves out a loss of the margin, or no loss
+
+    def settled(seeds: int) -> float:
+        """Return the probability that the interval then leaves out a loss of the margin, or no loss."""
+        reach = difference.reach(seeds)
+        if reach <= margin / 2:
+            return 1.0
+        moved = (difference.deviation or 0.0) * math.sqrt(1 / difference.pairs - 1 / seeds)
+        if not moved:
+            return float(not -reach < mean < reach - margin)
+        by_chance = statistics.NormalDist(mean, moved)
+        return 1 - (by_chance.cdf(reach - margin) - by_chance.cdf(-reach))
+
     low, high = difference.pairs, _MOST_SEEDS
-    if difference.reach(high) > enough:
-        return f"; {_MOST_SEEDS} seeds would not settle it"
+    if low >= high or settled(high) < _LIKELY:
+        return None
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if difference.reach(middle) <= enough else (middle, high)
-    return f"; about {high} seeds would settle it"
+        low, high = (low, middle) if settled(middle) >= _LIKELY else (middle, high)
+    return high
 
 
 _NAMED = ("data", "task", "model", "preset", "batch_size", "optimizer", "lr", "schedule")

@@ -23,7 +23,7 @@ from orderdp.errors import ConfigError, DatasetError, NonFiniteLossError, OrderD
 from orderdp.experiments.config import CONTROLS, RunOptions, Settings
 from orderdp.experiments.diagnosing import Diagnosis
 from orderdp.experiments.loggers import Logger, make_loggers
-from orderdp.experiments.records import RunLog, describe_host, read_run, versions
+from orderdp.experiments.records import RunLog, describe_host, notable_samples, read_run, versions
 from orderdp.experiments.tasks import Losses, Task, drops_last, task_batches
 from orderdp.policies import Budget, FullData, build_at
 
@@ -543,6 +543,7 @@ class Training:
             metric_unit=metric_unit(self._task),
             higher_is_better=bool(getattr(self._task, "higher_is_better", True)),
             test_samples=None if hasattr(self._task, "evaluate") else len(self._task.test_set),
+            notable=notable_samples(self._task, self._pruner.usage, self._pruner.scores) if status == "done" else None,
             **parts,
         )
         self._tell_loggers(lambda logger: logger.close(status, summary))

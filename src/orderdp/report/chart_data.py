@@ -23,6 +23,7 @@ __all__ = [
     "diagnostic_names",
     "differences",
     "final_points",
+    "frontier",
     "full_epoch",
     "learned_percent",
     "series",
@@ -101,17 +102,32 @@ Numbers = list[dict[str, Any]]
 
 
 def final_points(rows: Sequence[Row], looks: Looks) -> Numbers:
-    """Return the final metric against the measured fraction left out, with the interval of its difference to full."""
+    """Return the final metric against the measured cost, with the interval of its difference to full data."""
     points = []
     for row in rows:
         if row.metric is None or row.saved is None:
             continue
         reach = _reach(row)
         asked = "none" if row.prune_ratio is None else f"{100 * row.prune_ratio:g} %"
-        numbers = {"x": 100 * row.saved, "y": row.metric, "low": row.metric - reach, "high": row.metric + reach}
+        numbers = {"x": 100 * (1 - row.saved), "y": row.metric, "low": row.metric - reach, "high": row.metric + reach}
+        interval = "" if row.against_full is None else row.measure.interval(row.against_full)
         more = {"policy": row.policy, "asked": asked, "deviation": row.deviation, "seeds": len(row.runs)}
+        more |= {"time": duration(row.seconds), "interval": interval or "the reference"}
         points.append({**_names(row, looks), **numbers, **more})
     return points
+
+
+def frontier(points: Numbers, higher_is_better: bool) -> Numbers:
+    """Return the points that no other one beats at the same or a lower cost, from the cheapest on.
+
+    >>> [point["x"] for point in frontier([{"x": 50, "y": 9}, {"x": 60, "y": 8}, {"x": 100, "y": 10}], True)]
+    [50, 100]
+    """
+    best: list[dict[str, Any]] = []
+    for point in sorted(points, key=lambda point: (point["x"], -point["y"] if higher_is_better else point["y"])):
+        if not best or (point["y"] > best[-1]["y"] if higher_is_better else point["y"] < best[-1]["y"]):
+            best.append(point)
+    return best
 
 
 def _reach(row: Row) -> float:

@@ -15,7 +15,7 @@ from orderdp.errors import ConfigError
 from orderdp.experiments.statistics import Metric, Row
 from orderdp.report import chart_data as run_data
 from orderdp.report.chart_data import Numbers, Series, series, words_for
-from orderdp.report.tables import as_title, is_further_test, measure
+from orderdp.report.tables import as_title, in_order, is_further_test, measure
 
 __all__ = ["Chart", "altair", "charts", "check_ending", "color", "dashes", "legend", "save", "tip"]
 
@@ -143,6 +143,7 @@ def _sized(chart: Chart, width: int | str) -> Chart:
 
 def _all(rows: Sequence[Row], looks: dict[str, Series]) -> Iterator[Chart]:
     found = measure(rows)
+    rows = in_order(rows)
     metric, axis = found.name, f"{found.name} ({found.unit})" if found.unit else found.name
     gaps = run_data.differences(rows, looks)
     if gaps:
@@ -150,7 +151,8 @@ def _all(rows: Sequence[Row], looks: dict[str, Series]) -> Iterator[Chart]:
         text = _DIFFERENCES.format(margin=found.amount(margin))
         yield _chart("differences", "Difference to full data", text, _differences, gaps, looks, found, margin)
     points = run_data.final_points(rows, looks)
-    yield _chart("accuracy", f"{as_title(metric)} against what is left out", _FINAL, _final, points, looks, axis)
+    title = f"{as_title(metric)} against real cost"
+    yield _chart("accuracy", title, _FINAL, _final, points, looks, axis, found.higher_is_better)
     if is_further_test(rows):
         return  # the other charts are about training, and the view of the training runs has them
     learning = run_data.curves(rows, looks, lambda epoch: epoch.get("metric"))
@@ -178,7 +180,8 @@ _DIFFERENCES = (
 
 
 _FINAL = (
-    "After the last epoch, mean over seeds, with the 95 % interval of the difference to full data, the dashed line."
+    "After the last epoch, mean over seeds, with the 95 % interval of the difference to full data, the dashed line. "
+    "The gray steps are the frontier: nothing that costs as little has a better mean."
 )
 
 
@@ -227,16 +230,19 @@ def _differences(points: run_data.Numbers, looks: dict[str, Series], metric: Met
     )
 
 
-def _final(points: run_data.Numbers, looks: dict[str, Series], metric: str) -> Any:
+def _final(points: run_data.Numbers, looks: dict[str, Series], metric: str, higher_is_better: bool) -> Any:
     alt = altair()
     by_method, pick, opacity = color(points, looks)
-    x = alt.X("x:Q", title="samples really left out (%)", scale=alt.Scale(nice=False, padding=15))
+    x = alt.X("x:Q", title="samples trained on (% of full data)", scale=alt.Scale(zero=False, nice=False, padding=15))
     y = alt.Y("y:Q", title=metric, scale=alt.Scale(zero=False, padding=12))
-    tooltip = [tip("label:N", "method"), tip("y:Q", metric, ".4~g"), tip("x:Q", "left out (%)", ".1f")]
-    tooltip += [tip("asked:N", "asked for"), tip("deviation:Q", "deviation", ".2~g"), tip("seeds:Q", "seeds")]
+    tooltip = [tip("label:N", "method"), tip("y:Q", metric, ".4~g"), tip("x:Q", "samples (%)", ".1f")]
+    tooltip += [tip("interval:N", "95 % interval to full data"), tip("asked:N", "left out, as asked for")]
+    tooltip += [tip("time:N", "time"), tip("deviation:Q", "deviation", ".2~g"), tip("seeds:Q", "seeds")]
     methods = list(dict.fromkeys(point["method"] for point in points))
     reference = alt.Chart(alt.Data(values=[point for point in points if point["policy"] == "full"][:1]))
-    layers = [reference.mark_rule(strokeDash=[5, 4], color="#808080").encode(y=y)]
+    best = alt.Chart(alt.Data(values=run_data.frontier(points, higher_is_better)))
+    steps = best.mark_line(color="#808080", strokeWidth=5, opacity=0.35, interpolate="step-after").encode(x=x, y=y)
+    layers = [reference.mark_rule(strokeDash=[5, 4], color="#808080").encode(y=y), steps]
     for place, method in enumerate(methods):
         aside = 4 * (place - len(methods) // 2) if place else 0  # or error bars at the same ratio would hide each other
         data = alt.Data(values=[point for point in points if point["method"] == method])
@@ -244,7 +250,7 @@ def _final(points: run_data.Numbers, looks: dict[str, Series], metric: str) -> A
         layers.append(base.mark_line(strokeWidth=1.5, xOffset=aside).encode(y=y))
         layers.append(base.mark_rule(strokeWidth=2, xOffset=aside).encode(y=alt.Y("low:Q"), y2="high:Q"))
         layers.append(base.mark_point(filled=True, size=90, xOffset=aside).encode(y=y, tooltip=tooltip))
-    return _layered(layers[:1], layers[1:], pick, _HEIGHT)
+    return _layered(layers[:2], layers[2:], pick, _HEIGHT)
 
 
 def _time_to(points: run_data.Numbers, looks: dict[str, Series], metric: str, unit: str) -> Any:

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import os
+import re
 import webbrowser
 from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
@@ -16,7 +17,7 @@ from typing import Any
 
 from orderdp._files import write_text
 from orderdp._validation import checked_name
-from orderdp.experiments.records import Run, read_runs, with_further_tests
+from orderdp.experiments.records import Run, plain, read_runs, with_further_tests
 from orderdp.experiments.statistics import Row, compare
 from orderdp.report.chart_data import series
 from orderdp.report.charts import Chart, altair, charts, save
@@ -27,7 +28,10 @@ from orderdp.report.tables import (
     columns,
     commands,
     counted_out,
+    flat_rows,
+    gallery,
     headline,
+    in_order,
     is_further_test,
     measure,
     run_list,
@@ -78,6 +82,7 @@ def page(runs: list[Run], directory: str, margin: float | None = None) -> str:
     by_task = tasks(compare(with_further_tests(runs), margin))
     shown = [_task(rows, by_task, f"chart-{number}", specs) for number, rows in enumerate(by_task, start=1)]
     names = [task["name"] for task, rows in zip(shown, by_task, strict=True) if not is_further_test(rows)]
+    tables = [{"name": task["file"], "rows": flat_rows(rows)} for task, rows in zip(shown, by_task, strict=True)]
     scripts = [_drawing_library(), _asset("page.js")]
     environment = jinja2.Environment(autoescape=True, trim_blocks=True)
     return environment.from_string(_asset("page.html")).render(
@@ -90,6 +95,7 @@ def page(runs: list[Run], directory: str, margin: float | None = None) -> str:
         shared=shared_settings(runs),
         css=_asset("page.css"),
         specs=_inside_script(json.dumps(specs, allow_nan=False, separators=(",", ":"))),
+        tables=_inside_script(json.dumps(plain(tables), allow_nan=False)),
         scripts=scripts,
         digests=[_digest(script) for script in scripts],
     )
@@ -104,7 +110,11 @@ def _task(rows: list[Row], by_task: list[list[Row]], prefix: str, specs: dict[st
         "headline": headline(rows),
         "caption": caption(rows),
         "columns": shown,
-        "rows": [{"color": looks[row.label].color, "cells": [column.cell(row) for column in shown]} for row in rows],
+        "rows": [
+            {"color": looks[row.label].color, "cells": [column.cell(row) for column in shown]} for row in in_order(rows)
+        ],
+        "file": re.sub(r"[^a-z0-9]+", "-", task_name(rows, by_task).lower()).strip("-") or "comparison",
+        "gallery": None if is_further_test(rows) else gallery(rows),
         "troubled": counted_out(rows),
         "charts": [_figure(chart, prefix, specs) for chart in charts(rows, width="container")],
     }
@@ -237,7 +247,7 @@ def export_charts(
 
 def _table(rows: list[Row], columns: Sequence[Column]) -> str:
     lines = [[column.title for column in columns], ["---:" if column.numeric else "---" for column in columns]]
-    lines += [[_cell(column.cell(row)) for column in columns] for row in rows]
+    lines += [[_cell(column.cell(row)) for column in columns] for row in in_order(rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 

@@ -23,7 +23,10 @@ __all__ = [
     "counted_out",
     "diverged",
     "duration",
+    "flat_rows",
+    "gallery",
     "headline",
+    "in_order",
     "is_further_test",
     "measure",
     "note",
@@ -227,6 +230,88 @@ def columns(metric: Metric) -> tuple[Column, ...]:
     )
 
 
+def in_order(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows by prune ratio, full data first, and within a ratio by their difference to full data."""
+
+    def place(row: Row) -> tuple[bool, bool, float, bool, float]:
+        gained = None if row.against_full is None else row.against_full.mean
+        gained = row.metric if gained is None else gained
+        better = 0.0 if gained is None else gained if row.measure.higher_is_better else -gained
+        without_ratio = row.prune_ratio is None
+        return row.policy != "full", without_ratio, row.prune_ratio or 0.0, gained is None, -better
+
+    return sorted(rows, key=place)
+
+
+def flat_rows(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Return all numbers of the table without rounding, a flat dict per row, for CSV and JSON."""
+    result = []
+    for row in in_order(rows):
+        found: dict[str, Any] = {
+            "method": row.label,
+            "policy": row.policy,
+            "parameters": json.dumps(row.parameters, sort_keys=True) if row.parameters else None,
+            "prune_ratio": row.prune_ratio,
+            "metric_name": row.measure.name,
+            "metric_unit": row.measure.unit,
+            "metric": row.metric,
+            "standard_deviation": row.deviation,
+            "seeds": len(row.runs),
+            "failed": len(row.failed),
+            "unfinished": len(row.unfinished),
+            "samples_saved": row.saved,
+            "seconds": row.seconds,
+            "time_saved": row.saved_time,
+        }
+        against = {"full": row.against_full, "fewer_epochs": row.against_reduced, "random": row.against_random}
+        for name, difference in against.items():
+            found[f"to_{name}"] = None if difference is None else difference.mean
+            found[f"to_{name}_low"] = None if difference is None else difference.low
+            found[f"to_{name}_high"] = None if difference is None else difference.high
+        result.append({**found, "margin": row.margin, "verdict": row.word, "diverged": row.diverged or None})
+    return result
+
+
+_KINDS = {"least": "Kept least often", "most": "Kept most often", "hardest": "Hardest: the largest losses"}
+
+
+def gallery(rows: Sequence[Row]) -> dict[str, Any] | None:
+    """Return the pictures of the method of the headline, by kind; None where its records have none."""
+    best = _best(rows)
+    for run in best.runs if best is not None else ():
+        found = (run.summary or {}).get("notable") or {}
+        kinds = [
+            {"title": _kind(kind, found[kind], run), "samples": [_pictured(kind, shown) for shown in found[kind]]}
+            for kind in _KINDS
+            if any(shown.get("picture") for shown in found.get(kind) or [])
+        ]
+        if kinds:
+            return {"title": f"Samples of {run.label}, seed {run.seed}", "kinds": kinds}
+    return None
+
+
+def _kind(kind: str, samples: Sequence[dict[str, Any]], run: Run) -> str:
+    counts = {shown.get("used") for shown in samples}
+    usage = (run.summary or {}).get("usage") or []
+    if kind == "least" and counts == {0}:
+        return f"Never kept: {usage[0]:,} samples" if usage else "Never kept"
+    if kind == "most" and counts == {len(run.epochs)}:
+        return f"Always kept: {usage[-1]:,} samples" if usage else "Always kept"
+    return _KINDS[kind]
+
+
+def _pictured(kind: str, shown: dict[str, Any]) -> dict[str, str]:
+    """Return a picture with its index, its label, and what is special about it."""
+    number = shown.get("score") if kind == "hardest" else shown.get("used")
+    special = "" if number is None else f"loss {number:.2f}" if kind == "hardest" else f"used {number}×"  # noqa: RUF001
+    return {
+        "picture": str(shown.get("picture") or ""),
+        "index": f"#{shown['index']}",
+        "label": str(shown.get("label", "")),
+        "special": special,
+    }
+
+
 def caption(rows: Sequence[Row]) -> str:
     """Return what the numbers of the table are, and on which words its verdicts rest."""
     metric = measure(rows)
@@ -251,14 +336,27 @@ def headline(rows: Sequence[Row]) -> list[str]:
         failed = sum(len(row.failed) for row in rows)
         unfinished = sum(len(row.unfinished) for row in rows)
         return [f"No run has come to its end: {unfinished} unfinished, {failed} failed."]
-    methods = [row for row in rows if row.policy not in _CONTROLS] or [row for row in rows if row.policy != "full"]
-    judged = [row for row in methods if row.against_full is not None]
-    if not judged:
+    best = _best(rows)
+    if best is None:
+        methods = [row for row in rows if row.policy not in _CONTROLS] or [row for row in rows if row.policy != "full"]
         waiting = not any(row.runs for row in methods)
         what = "a method to set against full data" if waiting else "full data of the same seeds"
         return [f"Nothing can be said yet: there is no finished run of {what}."]
-    best = max(judged, key=_merit)
-    return [_main_sentence(best), *_control_sentences(best), *diverged(rows)]
+    return [_main_sentence(best) + _same_saving(best), *_control_sentences(best), *diverged(rows)]
+
+
+def _best(rows: Sequence[Row]) -> Row | None:
+    """Return the row that the headline is about, if there is one."""
+    methods = [row for row in rows if row.policy not in _CONTROLS] or [row for row in rows if row.policy != "full"]
+    return max((row for row in methods if row.against_full is not None), key=_merit, default=None)
+
+
+def _same_saving(row: Row) -> str:
+    """Return what full data loses where it saves as much by fewer epochs, in a sentence."""
+    own, reduced = row.against_full, row.against_reduced
+    if own is None or reduced is None:
+        return ""
+    return f" The same saving by fewer epochs: {row.measure.written(own.mean - reduced.mean, '+')}."
 
 
 def diverged(rows: Sequence[Row]) -> list[str]:
@@ -287,11 +385,11 @@ def _main_sentence(row: Row) -> str:
     own, full = (
         f"{metric.written(value)} {metric.unit}".strip() for value in (row.metric, row.metric - difference.mean)
     )
-    result += f"; {own} against {full} on full data ({metric.written(difference.mean, '+')}"
+    result += f": {own} against {full} on full data ({metric.written(difference.mean, '+')}"
     if difference.low is None:
         result += f"; {metric.interval(difference)})"
     else:
-        result += f"; 95 % interval {metric.interval(difference)}): {_word(row)}"
+        result += f"; 95 % interval {metric.interval(difference)}): {_word(row).replace(' of full data', '')}"
     if row.failed:
         result += f"; {len(row.failed)} of its runs failed and {'is' if len(row.failed) == 1 else 'are'} not counted"
     return result + "."
@@ -316,8 +414,9 @@ def _relation(difference: Difference, metric: Metric) -> str:
 
 
 def _change(share: float | None, down: str, up: str) -> str:
-    share = share or 0.0
-    return f"{100 * abs(share):.1f} % {down if share >= 0 else up}"
+    percent = 100 * (share or 0.0)
+    size = f"{abs(percent):.0f}" if abs(percent) >= 10 else f"{abs(percent):.1f}".removesuffix(".0")
+    return f"{size} % {down if percent >= 0 else up}"
 
 
 def duration(seconds: float | None) -> str:

@@ -72,3 +72,30 @@ for (const table of document.querySelectorAll("table.results")) {
     });
   });
 }
+
+// The table as a file, without rounding.
+const tables = JSON.parse(document.getElementById("tables").textContent);
+
+function quoted(value) {
+  if (value === null || value === undefined) return "";
+  const text = String(value);
+  return /[",\r\n]/.test(text) ? '"' + text.replaceAll('"', '""') + '"' : text;
+}
+
+function asCsv(rows) {
+  const names = Object.keys(rows[0]);
+  return [names, ...rows.map((row) => names.map((name) => row[name]))].map((line) => line.map(quoted).join(",") + "\r\n").join("");
+}
+
+for (const button of document.querySelectorAll(".downloads button")) {
+  button.addEventListener("click", () => {
+    const { name, rows } = tables[button.dataset.table];
+    const csv = button.dataset.kind === "csv";
+    const text = csv ? asCsv(rows) : JSON.stringify(rows, null, 2) + "\n";
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(new Blob([text], { type: csv ? "text/csv" : "application/json" }));
+    link.download = name + (csv ? ".csv" : ".json");
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+  });
+}
