@@ -98,9 +98,10 @@ def test_lengths_are_known_where_the_number_of_indices_is() -> None:
     assert len(pruner.filter(inner, repack=True)) == 3
     with pytest.raises(TypeError, match="repack=True"):
         len(pruner.filter(inner))
-    filtered = pruner.filter([[0, 1, 2], [3]])
-    with pytest.raises(TypeError, match="the number of filtered batches is not known"):
-        len(filtered)
+    pairs = [*range(30), *range(30)]
+    for batches in ([[0, 1, 2], [3]], [[index] for index in range(30)], BatchSampler(pairs, 2, drop_last=False)):
+        with pytest.raises(TypeError, match="the number of filtered batches is not known"):
+            len(pruner.filter(batches))
 
 
 class ByLength(RandomSampler):

@@ -805,15 +805,13 @@ class FilteredSampler(Sampler[Any]):
     def handed_out(self) -> int | None:
         """Number of indices that the inner sampler hands out in an epoch; None if it does not say."""
         inner, n = self._inner, self._manager.n
-        length = len(inner) if isinstance(inner, Sized) else None
-        if length is None or length == n:
-            return length
-        if isinstance(inner, BatchSampler):
-            single = False
-        elif isinstance(inner, Sequence | torch.Tensor | np.ndarray):
+        if not isinstance(inner, Sized) or isinstance(inner, BatchSampler):
+            return None
+        length = len(inner)
+        if isinstance(inner, Sequence | torch.Tensor | np.ndarray):
             single = length > 0 and np.ndim(inner[0]) == 0
         else:  # a sampler of another kind may yield batches; one with a batch size does unless it visits all samples
-            single = isinstance(inner, _SINGLE) and getattr(inner, "batch_size", None) is None
+            single = length == n or (isinstance(inner, _SINGLE) and getattr(inner, "batch_size", None) is None)
         return length if single else None
 
     def __iter__(self) -> Iterator[Any]:
