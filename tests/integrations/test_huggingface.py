@@ -14,12 +14,14 @@ from typing import Any
 import pytest
 import torch
 from examples import huggingface as example
+from examples import with_trl
 from torch.utils.data import IterableDataset
 from transformers import (
     BertConfig,
     BertForMaskedLM,
     BertForSequenceClassification,
     BertForTokenClassification,
+    DataCollatorWithFlattening,
     EarlyStoppingCallback,
     Seq2SeqTrainer,
     Seq2SeqTrainingArguments,
@@ -44,6 +46,7 @@ from orderdp.integrations.huggingface import (
     PruningTrainer,
     check_trainer,
     label_losses,
+    next_token_losses,
     output_losses,
 )
 from orderdp.policies.schedules import Scheduled, WarmUp
@@ -731,7 +734,7 @@ def test_a_function_for_the_losses_gets_labels_and_what_the_model_returns_for_th
     make(tmp_path, num_train_epochs=1, **options).train()
     assert options["given"]["model"].shown == 7 * [True]
     returned = {Insists: (dict, ["logits"]), Pair: (tuple, 2)}.get(kind, (dict, ["logits", "loss"]))
-    names = ["attention_mask", "input_ids", "targets" if kind is Targets else "labels"]
+    names = sorted(["attention_mask", "input_ids", "targets" if kind is Targets else "labels", INDEX])
     assert heard == 7 * [(*returned, names)]
 
 
@@ -932,6 +935,131 @@ def test_without_transformers_the_error_has_the_line_that_installs_it(monkeypatc
         _ = huggingface.PrunningTrainer
     monkeypatch.undo()
     assert issubclass(huggingface.PruningTrainer, PruningMixin)
+
+
+# -- several samples in a row --------------------------------------------------------------------------------------
+
+
+WORDS = [{"input_ids": row["input_ids"]} for row in work.dataset("words")]
+
+
+def filled_up(items: list[Any]) -> dict[str, torch.Tensor]:
+    """One row without padding between samples, to a multiple of 8 with places that belong to none."""
+    batch = dict(DataCollatorWithFlattening()(items))
+    more, fill = -batch["input_ids"].shape[1] % 8, {"input_ids": 0, "labels": -100, "position_ids": 0}
+    return {name: torch.nn.functional.pad(batch[name], (0, more), value=fill[name]) for name in fill}
+
+
+def test_samples_that_share_a_row_without_padding_get_a_loss_each(tmp_path: Path) -> None:
+    assert len(filled_up(WORDS[:3])["input_ids"]) == 1
+    options = {"dropout": 0.0, "learning_rate": 0.0, "num_train_epochs": 1}
+    trainer = make(tmp_path, "words", given={"train_dataset": WORDS, "data_collator": filled_up}, **options)
+    trainer.train()
+    seen = trainer.pruner.scores.isfinite().nonzero().flatten().tolist()
+    assert len(seen) == KEPT
+    model = trainer.model.eval()
+    for index in seen:
+        ids = torch.tensor([WORDS[index]["input_ids"]])
+        with torch.no_grad():
+            assert trainer.pruner.scores[index].item() == pytest.approx(model(ids, labels=ids).loss.item(), rel=1e-4)
+
+
+def test_a_loss_of_packed_samples_that_is_not_the_models_own_is_refused(tmp_path: Path) -> None:
+    given = {"train_dataset": WORDS, "data_collator": filled_up, "model": work.model_with_own_loss("words")}
+    with pytest.raises(ConfigError, match="the model's own loss must be the mean"):
+        make(tmp_path, "words", given=given).train()
+
+
+def cut(items: list[Any]) -> dict[str, torch.Tensor]:
+    """One row of the first two words of each, as long as if it had all words."""
+    ids = torch.tensor([[word for item in items for word in item["input_ids"][:2]]])
+    labels = torch.where(torch.arange(ids.shape[1]) % 2 == 0, -100, ids)
+    more = sum(len(item["input_ids"]) for item in items) - ids.shape[1]
+    pad = torch.nn.functional.pad
+    return {"input_ids": pad(ids, (0, more)), "labels": pad(labels, (0, more), value=-100)}
+
+
+def test_packed_samples_whose_places_are_unknown_need_a_function_with_segments(tmp_path: Path) -> None:
+    rows = [{"input_ids": [*row["input_ids"], 1, 1]} for row in WORDS]
+    given = {"train_dataset": rows, "data_collator": cut}
+    hint = r"row for each of its 4 samples, it has one.*sample_losses.*orderdp\.per_sample\(losses, segments="
+    with pytest.raises(FeedbackError, match=hint):
+        make(tmp_path, "words", given=given).train()
+
+    def losses(outputs: Any, inputs: Any) -> torch.Tensor:
+        logits, labels = outputs.logits[:, :-1], inputs["labels"][:, 1:]
+        tokens = torch.nn.functional.cross_entropy(logits.transpose(1, 2), labels, reduction="none")
+        segments = torch.arange(1, inputs["labels"].shape[1]).unsqueeze(0) // 2
+        segments = torch.where(segments < len(inputs[INDEX]), segments, -1)
+        return orderdp.per_sample(tokens, mask=labels != -100, segments=segments, count=len(inputs[INDEX]))
+
+    trainer = make(tmp_path, "words", given={**given, "sample_losses": losses}, num_train_epochs=1)
+    trainer.train()
+    assert trainer.pruner.report()["kept"] == KEPT
+
+
+@pytest.mark.parametrize("padded", [True, False])
+def test_the_trainer_of_trl_gives_each_text_its_own_loss(tmp_path: Path, padded: bool) -> None:
+    trainer = with_trl.make_trainer(str(tmp_path), texts=40, epochs=1, padded=padded, learning_rate=0.0)
+    batch = next(iter(trainer.get_train_dataloader()))
+    assert len(batch[INDEX]) == 8
+    assert len(batch["input_ids"]) == (8 if padded else 1)
+    trainer.train()
+    seen = trainer.pruner.scores.isfinite().nonzero().flatten().tolist()
+    assert len(seen) == round(0.6 * trainer.pruner.n)
+    model = trainer.model.eval()
+    for index in seen:
+        ids = torch.tensor([trainer.train_dataset[index]["input_ids"]])
+        with torch.no_grad():
+            own = model(input_ids=ids, labels=ids).loss.item()
+        assert trainer.pruner.scores[index].item() == pytest.approx(own, rel=1e-4)
+
+
+def test_the_trainer_of_trl_without_a_function_is_told_which_one_it_needs() -> None:
+    with pytest.raises(ConfigError, match=r"got that of SFTTrainer.*next_token_losses is that of TRL's SFTTrainer"):
+        with_trl.PruningSFTTrainer(work.model("words"), pruner=Pruner(OrderDP(0.4), N))
+    with pytest.raises(FeedbackError, match="needs logits and labels, got logits None and a batch of"):
+        next_token_losses({"loss": 1}, {"labels": torch.zeros(1)})
+
+
+class FusedTrainer(PruningTrainer):
+    """Has a loss for the whole batch only, as fused kernels do: the lines of the guide."""
+
+    def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        if INDEX not in inputs:
+            return super().compute_loss(model, inputs, *args, **kwargs)
+        batch = {name: value for name, value in inputs.items() if not name.startswith("orderdp_")}
+        return self.pruner.update(inputs[INDEX], model(**batch).loss, reduced=True)
+
+
+def test_a_fused_loss_of_the_batch_is_every_samples_score(tmp_path: Path) -> None:
+    trainer = make(tmp_path, "words", kind=FusedTrainer, dropout=0.0, learning_rate=0.0, num_train_epochs=1)
+    trainer.train()
+    for batch in Pruner(OrderDP(0.4), N, seed=5).batch_sampler(BATCH_SIZE):
+        alone = trainer.data_collator([trainer.train_dataset[index] for index in batch])
+        with torch.no_grad():
+            loss = trainer.model.eval()(**alone).loss.item()
+        assert trainer.pruner.scores[batch].tolist() == pytest.approx(len(batch) * [loss], rel=1e-4)
+
+
+# -- parts of epochs -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("epochs", "steps"), [(2.5, 18), (0.4, 3)])
+def test_a_part_of_an_epoch_is_trained_to_the_step_and_resumes(tmp_path: Path, epochs: float, steps: int) -> None:
+    """Seven steps an epoch."""
+    saving = {"save_strategy": "steps", "save_steps": 1, "logging_steps": 1}
+    trainer = make(tmp_path / "straight", num_train_epochs=epochs, **saving)
+    output = trainer.train()
+    assert output.global_step == trainer.state.max_steps == len(trainer.visited) == steps
+    whole, part = divmod(steps, 7)
+    assert [len(batch) for batch in by_epoch(trainer.visited).values()] == [KEPT] * whole + [4 * part]
+    rates = [entry["learning_rate"] for entry in trainer.state.log_history if "learning_rate" in entry]
+    assert rates[-1] == pytest.approx(0.01 / steps), "the schedule ends with the training"
+    resumed = make(tmp_path / "resumed", seed=1, num_train_epochs=epochs)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "straight" / f"checkpoint-{steps - 1}"))
+    assert resumed.visited == trainer.visited[-1:]
+    assert_same_weights(work.weights(resumed), work.weights(trainer))
 
 
 # -- two processes -------------------------------------------------------------------------------------------------

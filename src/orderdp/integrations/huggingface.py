@@ -39,6 +39,7 @@ __all__ = [
     "HINT",
     "IGNORED",
     "INDEX",
+    "SEGMENTS",
     "STATE_FILE",
     "EpochSampler",
     "IndexKeeper",
@@ -51,6 +52,7 @@ __all__ = [
     "label_counts",
     "label_losses",
     "needs_labels",
+    "next_token_losses",
     "output_losses",
     "told",
 ]
@@ -65,8 +67,14 @@ IGNORED = -100
 #: What to do if the sample's loss cannot be computed from logits and labels.
 HINT = "Give PruningTrainer(..., sample_losses=...), a function of (outputs, inputs) that returns one loss per sample."
 
+#: Key of the samples' indices in a batch.
+INDEX = "orderdp_index"
+
+#: Key of the sample of each token, in a batch whose samples share one row: its number in the batch, -1 for none.
+SEGMENTS = "orderdp_segments"
+
 # Packages whose models need no labels for their logits.
-_LIBRARIES = ("transformers", "liger_kernel")
+_LIBRARIES = ("transformers", "liger_kernel", "trl")
 
 # Keys of `predictions`.
 _PREDICTIONS = ("correct", "confidence", "probability")
@@ -79,6 +87,8 @@ def label_losses(
     shift: bool = False,
     problem_type: str | None = None,
     label_smoothing: float = 0.0,
+    segments: torch.Tensor | None = None,
+    count: int | None = None,
 ) -> torch.Tensor:
     """Loss of each sample, for one class per sample, one class per token, regression, or several classes per sample.
 
@@ -96,6 +106,8 @@ def label_losses(
         shift: Whether a token's logits predict the next token.
         problem_type: As in a model's config; inferred from the shapes if None.
         label_smoothing: Fraction of the target that is spread over all classes.
+        segments: Sample of each label, if several samples share a row; as in `per_sample`.
+        count: Number of samples in `segments`.
     """
     logits, labels = logits.float(), labels.to(logits.device)
     if logits.ndim == 2:
@@ -111,6 +123,7 @@ def label_losses(
         )
     if shift:
         logits, labels = logits[:, :-1], labels[:, 1:]
+        segments = None if segments is None else segments[:, 1:]
     losses = F.cross_entropy(
         logits.reshape(-1, logits.shape[-1]),
         labels.reshape(-1),
@@ -118,7 +131,7 @@ def label_losses(
         reduction="none",
         label_smoothing=label_smoothing,
     )
-    return per_sample(losses.view(labels.shape), mask=labels != IGNORED)
+    return per_sample(losses.view(labels.shape), mask=labels != IGNORED, segments=segments, count=count)
 
 
 def output_losses(model: Any, outputs: Any, inputs: Mapping[str, Any], *, label_smoothing: float = 0.0) -> torch.Tensor:
@@ -131,7 +144,27 @@ def output_losses(model: Any, outputs: Any, inputs: Mapping[str, Any], *, label_
         label_smoothing: Fraction of the target that is spread over all classes.
     """
     logits, labels, shift, kind = _read(model, outputs, inputs)
-    return label_losses(logits, labels, shift=shift, problem_type=kind, label_smoothing=label_smoothing)
+    return label_losses(
+        logits, labels, shift=shift, problem_type=kind, label_smoothing=label_smoothing, **_segments_of(inputs)
+    )
+
+
+def next_token_losses(outputs: Any, inputs: Mapping[str, Any]) -> torch.Tensor:
+    """Loss of each sample of a causal language model: its mean over tokens, in padded and in padding-free batches.
+
+    For ``sample_losses`` of Trainer classes that compute the same loss in a way of their own, such as TRL's SFTTrainer.
+
+    Args:
+        outputs: Outputs of the model, with logits.
+        inputs: Its batch, as `sample_losses` gets it.
+    """
+    logits = entry(outputs, "logits")
+    if not isinstance(logits, torch.Tensor) or not isinstance(inputs.get("labels"), torch.Tensor):
+        raise FeedbackError(
+            f"a language model's loss needs logits and labels, got logits {_form(logits)} and a batch of "
+            f"{sorted(inputs)}. {HINT}"
+        )
+    return label_losses(logits, inputs["labels"], shift=True, **_segments_of(inputs))
 
 
 def label_counts(model: Any, outputs: Any, inputs: Mapping[str, Any]) -> torch.Tensor:
@@ -143,6 +176,10 @@ def label_counts(model: Any, outputs: Any, inputs: Mapping[str, Any]) -> torch.T
         inputs: Its batch, including the labels.
     """
     logits, labels, shift, kind = _read(model, outputs, inputs)
+    if SEGMENTS in inputs:
+        segments, labels = (each[:, 1:] if shift else each for each in (inputs[SEGMENTS], labels))
+        counted = segments[(labels != IGNORED) & (segments >= 0)]
+        return counted.bincount(minlength=len(inputs[INDEX]))
     if logits.ndim == 2 and (kind or _problem_type(logits, labels)) != "single_label_classification":
         return torch.ones(len(labels), dtype=torch.int64, device=labels.device)
     return (labels[:, 1:] if shift else labels).ne(IGNORED).reshape(len(labels), -1).sum(1)
@@ -222,6 +259,11 @@ def _read(model: Any, outputs: Any, inputs: Mapping[str, Any]) -> tuple[torch.Te
     shift = logits.ndim > 2 and "shift_labels" not in inputs and _predicts_next(model)
     kind = getattr(getattr(model, "config", None), "problem_type", None)
     return logits, labels, shift, kind
+
+
+def _segments_of(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of `label_losses` for a batch whose samples share a row."""
+    return {"segments": inputs[SEGMENTS], "count": len(inputs[INDEX])} if SEGMENTS in inputs else {}
 
 
 def entry(outputs: Any, name: str) -> Any:
@@ -402,7 +444,7 @@ def check_loss_behind(mixin: type, trainer: type) -> None:
         raise ConfigError(
             f"compute_loss behind {mixin.__name__} must be transformers' own, got that of {owner.__name__}: training "
             "would continue without it, because it returns one number for a batch. Give sample_losses, a function of "
-            "(outputs, inputs) that returns one loss per sample."
+            "(outputs, inputs) that returns one loss per sample; next_token_losses is that of TRL's SFTTrainer."
         )
 
 
@@ -525,9 +567,6 @@ def _batches(trainer: Any, pruner: Pruner, epoch: int) -> tuple[int, int]:
 # -- the Trainer ------------------------------------------------------------------------------------------------------
 
 
-#: Key of the samples' indices in a batch.
-INDEX = "orderdp_index"
-
 #: Name of the file with the pruner's state in a checkpoint folder.
 STATE_FILE = "orderdp.pt"
 
@@ -579,7 +618,22 @@ class IndexKeeper:
             raise DatasetError(
                 f"the data collator must return a dict, which carries the index, it returned {type(batch).__name__}."
             )
-        return {**batch, INDEX: torch.tensor(indices, dtype=torch.int64)}
+        segments = _segments(batch.get("input_ids"), list(items))
+        more = {} if segments is None else {SEGMENTS: segments}
+        return {**batch, **more, INDEX: torch.tensor(indices, dtype=torch.int64)}
+
+
+def _segments(ids: Any, items: list[Any]) -> torch.Tensor | None:
+    """Sample of each token, if a collator without padding has put the items' tokens into one row; None otherwise."""
+    flat = isinstance(ids, torch.Tensor) and ids.ndim == 2 and len(ids) == 1 < len(items)
+    if not flat or not all(isinstance(item, Mapping) and "input_ids" in item for item in items):
+        return None
+    parts = [torch.as_tensor(item["input_ids"]) for item in items]
+    tokens = torch.cat(parts)
+    if not torch.equal(ids[0, : len(tokens)], tokens.to(ids.dtype)):
+        return None  # the collator has cut or changed items, and whose token is where is unknown
+    numbers = torch.arange(len(items)).repeat_interleave(torch.tensor([len(part) for part in parts]))
+    return F.pad(numbers, (0, ids.shape[1] - len(tokens)), value=-1).unsqueeze(0)
 
 
 class PruningMixin(_Trainer):
@@ -591,7 +645,7 @@ class PruningMixin(_Trainer):
         *args: Arguments of the Trainer.
         pruner: A pruner for the training set; with ``shard=False`` if there are several processes.
         sample_losses: A function of (outputs, inputs) that returns one loss per sample, if the loss is not the
-            cross-entropy of the labels. `inputs` is the batch, including its labels.
+            cross-entropy of the labels. `inputs` is the batch, including its labels and, under `INDEX`, its indices.
         **kwargs: Arguments of the Trainer.
     """
 
@@ -705,15 +759,21 @@ class PruningMixin(_Trainer):
             return super().compute_loss(
                 model, inputs, return_outputs=return_outputs, num_items_in_batch=num_items_in_batch
             )
-        batch = {name: value for name, value in inputs.items() if name != INDEX}
+        batch = {name: value for name, value in inputs.items() if name not in (INDEX, SEGMENTS)}
         index, bare = inputs[INDEX], self._bare_model()
         label = self._label_of(batch)
         outputs = self._own_loss.outputs(model, bare, batch, label)
-        labeled = {**batch, "labels": batch[label]} if label in batch else batch
+        labeled = {**inputs, "labels": batch[label]} if label in batch else inputs
         if self._sample_losses is not None:
-            losses = self._sample_losses(outputs, batch)
+            losses = self._sample_losses(outputs, inputs)
         else:
             losses = output_losses(bare, outputs, labeled, label_smoothing=self.args.label_smoothing_factor)
+            if len(losses) == 1 < len(index):
+                raise FeedbackError(
+                    f"the batch must have a row for each of its {len(index)} samples, it has one: its samples are "
+                    "packed, and where each begins is unknown. Give PruningTrainer(..., sample_losses=...), a function "
+                    "of (outputs, inputs) that returns orderdp.per_sample(losses, segments=..., count=...)."
+                )
             self._own_loss.check(bare, outputs, labeled, losses)
         extra: dict[str, Any] = told(outputs, labeled, self.pruner.update_arguments, self.pruner.policy)
         loss = self.pruner.update(index, losses, **extra) * self._share_of_step(len(index))
