@@ -27,7 +27,7 @@ from orderdp.errors import ConfigError, DatasetError, FeedbackError, StateError,
 from orderdp.policies.learned import learned_threshold
 from orderdp.policy import Policy, Rows, Selection, StepwisePolicy, describe, epoch_sizes, total_samples
 from orderdp.samplers import FilteredSampler, PrunedBatchSampler, PrunedSampler
-from orderdp.score_table import ComputeColumns, ScoreTable
+from orderdp.score_table import ComputeColumns, ScoreTable, check_ages
 
 __all__ = [
     "FeedbackArguments",
@@ -797,9 +797,10 @@ class Pruner:
             whole = self._manager.whole(state)
             self._table.check_state(whole["table"])
             restore_manager = self._manager.restorer(whole["timeline"])
+            check_ages(whole["table"]["columns"], whole["timeline"]["clock"]["epoch"])
         except StateError:
             raise
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as error:
             raise StateError(f"the checkpoint is damaged ({error!r}). Use another one.") from error
         self._table.load_state_dict(whole["table"])
         self._table_is_home = False

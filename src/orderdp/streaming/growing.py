@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from orderdp._validation import stored_count
 from orderdp.checkpoint import on_host
 from orderdp.dataset import length_of
 from orderdp.errors import ConfigError, DatasetError, StateError
@@ -92,13 +93,16 @@ class ActiveIndices:
     def from_state(cls, state: Mapping[str, Any], n: int) -> ActiveIndices:
         """Build from `state`, for a data set that may have grown to `n` since."""
         gone = state["removed"].cpu().numpy()
+        if gone.dtype != np.int64 or gone.ndim != 1:
+            raise ValueError(f"removed samples are {gone.dtype} of shape {gone.shape}")
         if len(gone) and not (gone.min() >= 0 and gone.max() < n):
             raise StateError(
                 f"the checkpoint lists removed samples beyond the {n} of the data set. Use another checkpoint."
             )
         roster = cls(n)
         roster.remove(gone)
-        roster._history = [[int(epoch), int(live)] for epoch, live in state["history"]]
+        pairs = [{"epoch": epoch, "live": live} for epoch, live in state["history"]]
+        roster._history = [[stored_count(pair, "epoch"), stored_count(pair, "live", most=n)] for pair in pairs]
         return roster
 
     def become(self, other: ActiveIndices) -> None:
@@ -257,7 +261,7 @@ class GrowingPruner(Pruner):
             here: dict[str, Any] = on_host(state)
             longer = _lengthened(here, self.n, self._table.declared)
             roster = ActiveIndices.from_state(here["roster"], self.n)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as error:
             if isinstance(error, StateError):
                 raise
             raise StateError(
