@@ -68,6 +68,7 @@ import torch
 
 from orderdp._draw import key64
 from orderdp._planning import batches_in
+from orderdp._validation import checked_seed, stored_count
 from orderdp._warnings import warn, warn_nonfinite
 from orderdp.checkpoint import whole_state
 from orderdp.errors import (
@@ -186,6 +187,10 @@ TRANSITIONS: dict[tuple[EpochState, str], frozenset[EpochState]] = {
 }
 
 
+#: The last epoch that can be stored per sample, in four bytes.
+LAST_EPOCH = 2**31 - 1
+
+
 @dataclass
 class TrainingProgress:
     """The current epoch and how much of it is done.
@@ -245,19 +250,17 @@ class TrainingProgress:
     def from_state(cls, state: Mapping[str, Any]) -> TrainingProgress:
         """Restore the progress, with nothing trained since."""
         end, cut = state["end"], state.get("cut")
-        epoch, trained = int(state["epoch"]), int(state["trained"])
-        if epoch < 0 or trained < 0:
-            raise ValueError(f"epoch {epoch}, {trained} samples trained")
+        epoch, trained = stored_count(state, "epoch", most=LAST_EPOCH), stored_count(state, "trained")
         return cls(
             epoch=epoch,
             trained=trained,
-            end=None if end is None else int(end),
+            end=None if end is None else stored_count(state, "end"),
             cut=None if cut is None else (int(cut[0]), bool(cut[1])),
-            step=int(state.get("step", 0)),
-            kept_before=int(state["kept_before"]),
-            handed_out=int(state["handed_out"]) if state.get("handed_out") else None,
+            step=stored_count(state, "step", default=0),
+            kept_before=stored_count(state, "kept_before"),
+            handed_out=stored_count(state, "handed_out") if state.get("handed_out") else None,
             extra=int(state.get("extra", 0)),
-            updates=int(state.get("updates", 0)),
+            updates=stored_count(state, "updates", default=0),
         )
 
 
@@ -1303,8 +1306,8 @@ class EpochManager:
 
     def restorer(self, state: Mapping[str, Any]) -> Callable[[], None]:
         """Read and check `state`; return a function that applies it, so that nothing is half restored."""
-        progress, seed = TrainingProgress.from_state(state["clock"]), int(state["seed"])
-        nonfinite, repeated = int(state["nonfinite"]), int(state.get("repeated", 0))
+        progress, seed = TrainingProgress.from_state(state["clock"]), checked_seed(state["seed"])
+        nonfinite, repeated = stored_count(state, "nonfinite"), stored_count(state, "repeated", default=0)
         if self._steps is not None and "updates" not in state["clock"] and progress.kept:
             raise StateError(
                 "the checkpoint was written by an earlier version, which did not count steps. Continue it with "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from numbers import Integral, Real
 from typing import Any
 
@@ -18,6 +18,8 @@ __all__ = [
     "checked_seed",
     "is_count",
     "is_number",
+    "stored_count",
+    "stored_flag",
     "suggestion",
 ]
 
@@ -63,6 +65,35 @@ def is_count(value: Any, least: int = 1) -> bool:
     if isinstance(value, bool) or not isinstance(value, Integral):
         return False
     return int(value) >= least
+
+
+def stored_count(state: Mapping[str, Any], name: str, *, default: int | None = None, most: int = 2**62) -> int:
+    """Return a count from a checkpoint; raise a ValueError unless it is a whole number from 0 to `most`.
+
+    Args:
+        state: The part of the checkpoint that holds it.
+        name: Its name there.
+        default: The value if it is missing; None if it must be there.
+        most: The largest possible value.
+    """
+    value = state[name] if default is None else state.get(name, default)
+    if not is_count(value, least=0) or value > most:
+        raise ValueError(f"{name} must be a whole number from 0 to {most}, it is {value!r}")
+    return int(value)
+
+
+def stored_flag(state: Mapping[str, Any], name: str, *, default: bool | None = None) -> bool:
+    """Return a flag from a checkpoint; raise a ValueError unless it is True or False.
+
+    Args:
+        state: The part of the checkpoint that holds it.
+        name: Its name there.
+        default: The value if it is missing; None if it must be there.
+    """
+    value = state[name] if default is None else state.get(name, default)
+    if value is not True and value is not False:
+        raise ValueError(f"{name} must be True or False, it is {value!r}")
+    return bool(value)
 
 
 def check_dials(prune_ratio: Any, exploration: Any, exploitation: Any) -> None:

@@ -41,7 +41,7 @@ from orderdp.samplers import (
     PrunedSampler,
     served_at_once,
 )
-from orderdp.score_table import ComputeColumns, ScoreTable, mean_age
+from orderdp.score_table import ComputeColumns, ScoreTable, check_ages, mean_age
 
 __all__ = [
     "FeedbackArguments",
@@ -1193,10 +1193,11 @@ class Pruner:
             excluded = whole.get("excluded")
             self._set_active(None if excluded is None else ActiveIndices.from_state(excluded, self.n))
             restore_manager = self._manager.restorer(whole["timeline"])
+            check_ages(whole["table"]["columns"], whole["timeline"]["clock"]["epoch"])
         except StateError:
             self._set_active(active)
             raise
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as error:
             self._set_active(active)
             raise StateError(f"the checkpoint is damaged ({error!r}). Use another one.") from error
         self._table.load_state_dict(whole["table"])

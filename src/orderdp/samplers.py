@@ -27,7 +27,7 @@ from torch.utils.data import (
 from torch.utils.data.distributed import DistributedSampler
 
 from orderdp._planning import batches_in
-from orderdp._validation import check_batch_size
+from orderdp._validation import check_batch_size, stored_count
 from orderdp.errors import ConfigError, DatasetError, StateError
 from orderdp.policy import Context, Policy, Selection, StepwisePolicy
 from orderdp.score_table import ScoreTable
@@ -354,7 +354,9 @@ class PerBatchOrder:
         """Restore the epoch from `state`."""
         epoch = cls.__new__(cls)
         epoch._policy, epoch._table, epoch._context = policy, table, context
-        epoch._batch_size, epoch._total = int(state["batch_size"]), int(state["total"])
+        epoch._batch_size, epoch._total = stored_count(state, "batch_size"), stored_count(state, "total")
+        if epoch._batch_size < 1:
+            raise ValueError("batches of 0 samples")
         epoch._candidates = _indices(state["candidates"], context.n)
         chosen = _indices(state["chosen"], context.n)
         if not len(chosen) <= epoch._total <= len(epoch._candidates):
@@ -393,7 +395,12 @@ def restore_selection(state: Mapping[str, Any] | None, n: int) -> Selection | No
     if state is None:
         return None
     weights = state["weights"]
-    return Selection(_indices(state["indices"], n), None if weights is None else weights.cpu().numpy().copy())
+    if weights is None:
+        return Selection(_indices(state["indices"], n))
+    values: np.ndarray = weights.cpu().numpy().copy()
+    if values.dtype.kind != "f" or not (np.isfinite(values) & (values >= 0)).all():
+        raise StateError("the checkpoint's weights must be finite numbers, at least 0. Use another checkpoint.")
+    return Selection(_indices(state["indices"], n), values)
 
 
 def _indices(values: Any, n: int) -> np.ndarray:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from orderdp._validation import stored_count
 from orderdp.errors import ConfigError, FeedbackError, IndexRangeError, StateError
 from orderdp.policy import Column
 
@@ -21,6 +22,7 @@ __all__ = [
     "ScoreTable",
     "allocated",
     "by_name",
+    "check_ages",
     "check_columns",
     "lengthened",
     "mean_age",
@@ -104,11 +106,25 @@ def check_columns(stored: Mapping[str, Any], columns: Mapping[str, torch.Tensor]
                 f"column {name!r} of the checkpoint must hold {size} values, got {came}. Use a complete checkpoint of "
                 "this data set."
             )
-        if values.is_floating_point() != wanted.is_floating_point() or values.isnan().any():
+        alike = values.is_floating_point() == wanted.is_floating_point() and not values.is_complex()
+        if not alike or values.isnan().any() or (name == "score" and torch.isneginf(values).any()):
             raise StateError(
                 f"column {name!r} of the checkpoint must hold numbers like {wanted.dtype}, "
                 f"got {values.dtype} or NaN. Use another checkpoint."
             )
+        least = {"usage": 0, "seen": -1}.get(name)
+        if least is not None and len(values) and int(values.min()) < least:
+            raise StateError(f"column {name!r} of the checkpoint must be at least {least}. Use another checkpoint.")
+
+
+def check_ages(columns: Mapping[str, torch.Tensor], epoch: int) -> None:
+    """Raise if a sample of a checkpoint was seen after the checkpoint's epoch."""
+    seen = columns.get("seen")
+    if seen is not None and len(seen) and int(seen.max()) > epoch:
+        raise StateError(
+            f"column 'seen' of the checkpoint must not exceed its epoch {epoch}, got {int(seen.max())}. Use another "
+            "checkpoint."
+        )
 
 
 def _torch_dtype(name: str) -> torch.dtype:
@@ -391,6 +407,8 @@ class ScoreTable:
 
     def _stamp(self, rows: torch.Tensor, epoch: int) -> None:
         """Write the epoch to "seen"."""
+        if epoch > torch.iinfo(self._columns["seen"].dtype).max:  # an epoch from a checkpoint
+            self._columns["seen"] = self._columns["seen"].to(torch.int32)
         self._columns["seen"].index_fill_(0, rows, epoch)
 
     @torch.inference_mode(False)
@@ -471,9 +489,11 @@ class ScoreTable:
     def check_state(self, state: Mapping[str, Any]) -> None:
         """Raise if `load_state_dict` would fail; change nothing."""
         check_columns(state["columns"], self._columns, self.size)
-        if not isinstance(state["invalid_counts"], torch.Tensor) or state["invalid_counts"].shape != (2,):
+        invalid = state["invalid_counts"]
+        fits = isinstance(invalid, torch.Tensor) and invalid.shape == (2,) and invalid.dtype == torch.int64
+        if not fits or int(invalid.min()) < 0:
             raise StateError("the checkpoint's counters are damaged. Use another checkpoint.")
-        int(state["writes"])
+        stored_count(state, "writes")
 
     @torch.inference_mode(False)
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from itertools import combinations
 from math import comb
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from scipy import stats
 
 from orderdp.theory import limit_weights, weights
-from orderdp.theory.bounds import deviation
+from orderdp.theory.bounds import convergence_bound, deviation
 from orderdp_paper import theory as toy
 
 
@@ -65,3 +66,33 @@ def test_c_s_does_not_vanish_as_q_goes_to_s() -> None:
 def test_gamma_hat_over_a_pool_does_not_sum_to_q() -> None:
     n, s, q = 4, 3, 2
     assert (n / s * weights(n, s, q))[:s].sum() / q == pytest.approx(4 / 3)
+
+
+def test_not_every_sample_has_a_chance_under_top_q() -> None:
+    n, s, q = 9, 6, 4
+    chances = weights(n, s, q)
+    assert chances[n - (s - q) :].tolist() == [0.0, 0.0]  # of any pool, the s - q easiest are left out
+    assert (chances[: n - (s - q)] > 0).all()
+    losses = np.arange(n, 0, -1)  # sample j has rank j + 1, in every round
+    kept = {int(i) for pool in combinations(range(n), s) for i in sorted(pool, key=lambda i: -losses[i])[:q]}
+    assert kept == set(range(n - (s - q)))
+
+
+def test_with_the_whole_pool_kept_the_estimate_is_a_subgradient_of_the_plain_loss() -> None:
+    n, s = 7, 4
+    np.testing.assert_allclose(weights(n, s, s) / s, np.full(n, 1 / n))  # q = s: the expected gradient is the mean's
+    assert not np.allclose(weights(n, s, s - 1) / (s - 1), np.full(n, 1 / n))
+    gradients = np.full((n, 2), 0.5)  # and for any q where all samples have one gradient
+    np.testing.assert_allclose(weights(n, s, 2) / 2 @ gradients, gradients.mean(0))
+
+
+def test_the_proof_of_theorem_2_drops_a_half_that_the_theorem_has() -> None:
+    """One step of |x|, from `distance` with rate distance / G: the bound with the half is attained."""
+    distance, lipschitz = Fraction(3), Fraction(2)
+    rate = distance / lipschitz
+    gap = lipschitz * distance
+    with_half = (distance**2 + lipschitz**2 * rate**2) / (2 * rate)
+    printed = (distance**2 + lipschitz**2 * rate**2) / rate
+    assert with_half == gap
+    assert printed == 2 * gap
+    assert convergence_bound(float(distance), float(lipschitz), [float(rate)]) == pytest.approx(float(with_half))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from orderdp._validation import is_count
 from orderdp.checkpoint import load_checkpoint, save_checkpoint
 from orderdp.distributed.sharded_table import BitSet, Shard, ShardedTable
 from orderdp.distributed.sync import Changes, merged, wire_dtype
@@ -58,12 +59,16 @@ class DCPState:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the pruner; only tensors and plain values are read."""
-        packed = state.get("packed")
+        packed = state.get("packed") if isinstance(state, Mapping) else None
         if not isinstance(packed, bytes):
             raise StateError(
                 f"a packed state must come from DCPState(pruner).state_dict(), got {type(packed).__name__}."
             )
-        self._pruner.load_state_dict(torch.load(io.BytesIO(packed), weights_only=True))
+        try:
+            unpacked = torch.load(io.BytesIO(packed), weights_only=True)
+        except Exception as error:  # torch raises many kinds
+            raise StateError(f"the packed state is damaged ({error!r}). Use another checkpoint.") from error
+        self._pruner.load_state_dict(unpacked)
 
 
 def merge_rank_states(states: Sequence[Mapping[str, Any]], declared: Mapping[str, Column]) -> dict[str, Any]:
@@ -172,6 +177,8 @@ def _checked(parts: Sequence[Part], shard: Shard, sharding: str) -> list[Part]:
         raise StateError(
             "the parts are from checkpoints of different numbers of processes. Use parts of one checkpoint."
         )
+    if not is_count(world) or world > max(64 * len(parts), 1 << 20):
+        raise StateError(f"the number of processes of the checkpoint is damaged: {world!r}. Use another checkpoint.")
     if ranks != list(range(world)):
         missing = sorted(set(range(world)) - set(ranks))
         raise StateError(

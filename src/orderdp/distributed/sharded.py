@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from orderdp._draw import Streams
-from orderdp._validation import checked_name
+from orderdp._validation import checked_name, stored_count
 from orderdp.distributed.checkpoint import checkpoint_id, resharded
 from orderdp.distributed.collectives import Collectives, find_exchange
 from orderdp.distributed.sharded_table import (
@@ -451,10 +451,24 @@ class ShardedDraw:
                 f"the checkpoint's selection must have one bit for each of the {shard.size} samples of rank "
                 f"{shard.rank}, it does not. Use complete parts."
             )
+        inside = BitSet(shard.start, shard.stop)
+        inside.put(shard.start, np.ones(shard.size, dtype=np.bool_))
+        if (own.words & ~inside.words).any():
+            raise ValueError("samples that the process does not hold are selected")
+        base = stored_count(state, "base", most=context.n)
         if state["kind"] == "undealt":
-            return PendingEpoch(own, int(state["left"]), int(state["base"]))
-        order = TwoLevelOrder(own, state["guests"].numpy().copy(), order_streams(context, shard))
-        return ShardedOrder(order, int(state["each"]), int(state["total"]), int(state["base"]), shard.world)
+            return PendingEpoch(own, stored_count(state, "left", most=context.n), base)
+        remote = state["guests"].numpy().copy()
+        if remote.ndim != 1 or remote.dtype != np.int64 or len(np.unique(remote)) != len(remote):
+            raise ValueError("the samples of other processes are not different indices")
+        if len(remote) and not (remote.min() >= 0 and remote.max() < context.n):
+            raise ValueError(f"the samples of other processes must be below {context.n}")
+        order = TwoLevelOrder(own, remote, order_streams(context, shard))
+        total = stored_count(state, "total", most=context.n)
+        each = stored_count(state, "each", most=len(order) + 1)  # padded, a rank repeats one sample
+        if each not in (total // shard.world, -(-total // shard.world)):
+            raise ValueError(f"{each} samples for each of {shard.world} processes, {total} in all")
+        return ShardedOrder(order, each, total, base, shard.world)
 
     def restored(self, order: Order | None, state: Mapping[str, Any]) -> None:
         """Note that `order` and the table were loaded from this state of an epoch manager."""

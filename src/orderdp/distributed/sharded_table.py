@@ -11,7 +11,7 @@ import torch
 
 from orderdp.distributed.collectives import Collectives
 from orderdp.distributed.sync import Changes, SyncMessage, TableCounters
-from orderdp.errors import IndexRangeError
+from orderdp.errors import IndexRangeError, StateError
 from orderdp.policy import Column
 from orderdp.score_table import SCORE, ScoreTable
 
@@ -348,6 +348,26 @@ class ShardedTable(ScoreTable):
             "guests": {"index": torch.tensor(self.remote), "score": self._columns["score"][here].to("cpu", copy=True)},
             "learnt": {"index": torch.tensor(index), "score": torch.tensor(scores), "usage": torch.tensor(uses)},
         }
+
+    def check_state(self, state: Mapping[str, Any]) -> None:
+        """Raise if `load_state_dict` would fail; change nothing."""
+        super().check_state(state)
+        wanted = {"index": torch.int64, "score": torch.float32, "usage": torch.uint8}
+        for part, names in (("guests", ("index", "score")), ("heard", ("index", "score", "usage"))):
+            rows = state[part]
+            lengths = {rows[name].shape for name in names if rows[name].dtype is wanted[name]}
+            index = rows["index"]
+            fits = len(lengths) == 1 and index.ndim == 1 and all(rows[name].dtype is wanted[name] for name in names)
+            inside = (index >= self.first) & (index < self.first + self.size)
+            if part == "guests" and fits:
+                fits = bool((index[1:] > index[:-1]).all()) and not inside.any()
+                fits = fits and bool(((index >= 0) & (index < self.n)).all())
+            elif fits:
+                fits = bool(inside.all())
+            if not fits or torch.isnan(rows["score"]).any():
+                raise StateError(
+                    f"the rows of samples of other processes ({part}) in the checkpoint are damaged. Use another one."
+                )
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load the state that `resharded` built from the parts of all ranks, in place."""

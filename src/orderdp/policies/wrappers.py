@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from orderdp._draw import key64
-from orderdp._validation import check_ratio
+from orderdp._validation import check_ratio, stored_count
 from orderdp.errors import ConfigError, StateError
 from orderdp.policies._selection import proportional, shuffled, uniform
 from orderdp.policies.learned import Probability, SkipLearned
@@ -520,13 +520,16 @@ class ActiveIndices:
     def from_state(cls, state: Mapping[str, Any], n: int) -> ActiveIndices:
         """Build from `state`, for a data set that may have grown to `n` since."""
         gone = state["removed"].cpu().numpy()
+        if gone.dtype != np.int64 or gone.ndim != 1:
+            raise ValueError(f"removed samples are {gone.dtype} of shape {gone.shape}")
         if len(gone) and not (gone.min() >= 0 and gone.max() < n):
             raise StateError(
                 f"the checkpoint lists removed samples beyond the {n} of the data set. Use another checkpoint."
             )
         roster = cls(n)
         roster.remove(gone)
-        roster._history = [[int(epoch), int(live)] for epoch, live in state["history"]]
+        pairs = [{"epoch": epoch, "live": live} for epoch, live in state["history"]]
+        roster._history = [[stored_count(pair, "epoch"), stored_count(pair, "live", most=n)] for pair in pairs]
         return roster
 
     def become(self, other: ActiveIndices) -> None:

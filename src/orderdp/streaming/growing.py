@@ -157,7 +157,7 @@ class GrowingPruner(Pruner):
             here: dict[str, Any] = on_host(state)
             longer = _lengthened(here, self.n, self._table.declared)
             roster = ActiveIndices.from_state(here["roster"], self.n)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as error:
             if isinstance(error, StateError):
                 raise
             raise StateError(

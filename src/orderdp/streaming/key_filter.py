@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 from orderdp._draw import key64
-from orderdp._epochs import checked_group, find_group
-from orderdp._validation import checked_epochs, checked_seed, is_count
+from orderdp._epochs import LAST_EPOCH, checked_group, find_group
+from orderdp._validation import checked_epochs, checked_seed, is_count, stored_count, stored_flag
 from orderdp._warnings import warn, warn_nonfinite
 from orderdp.checkpoint import with_current_keys
 from orderdp.errors import (
@@ -204,18 +204,19 @@ class KeyState(NamedTuple):
         state = with_current_keys(state)
         _check_origin(state, policy)
         try:
+            epoch = stored_count(state, "epoch", most=LAST_EPOCH)
             return cls(
                 policy=policy,
-                seed=int(state["seed"]),
-                epoch=int(state["epoch"]),
-                drawn=bool(state["drawn"]),
-                weighted=bool(state["weighted"]),
-                trained=int(state["trained"]),
-                memory=KeyStats.from_state(state["memory"]),
+                seed=checked_seed(state["seed"]),
+                epoch=epoch,
+                drawn=stored_flag(state, "drawn"),
+                weighted=stored_flag(state, "weighted"),
+                trained=stored_count(state, "trained"),
+                memory=KeyStats.from_state(state["memory"], epoch),
             )
         except StateError:
             raise
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as error:
             raise StateError(f"the checkpoint is damaged ({error!r}). Use another one.") from error
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from orderdp._validation import stored_count
 from orderdp.errors import DatasetError, StateError
 from orderdp.streaming.fingerprints import collision_bound, listed
 from orderdp.streaming.key_sync import Part
@@ -410,18 +411,39 @@ class KeyStats:
         return {"columns": columns, **numbers}
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> KeyStats:
-        """Build from `state`, after checking it."""
+    def from_state(cls, state: Mapping[str, Any], epoch: int) -> KeyStats:
+        """Build from `state`, after checking it, for a filter at this epoch."""
         arrays = {name: values.cpu().numpy() for name, values in state["columns"].items()}
         if "key" not in arrays or arrays["key"].dtype != np.int64:
             raise StateError("the checkpoint must hold fingerprints as int64. Use another checkpoint.")
         arrays["key"] = arrays["key"].view(np.uint64)
         memory = cls()
+        _check_ranges(arrays, epoch)
         memory.table = KeyTable.from_arrays(arrays)
+        memory.table.make_room_for_epoch(epoch)
         for name in _NUMBERS:
-            setattr(memory, name, int(state[name]))
+            setattr(memory, name, stored_count(state, name))
+        if memory.kept_before > memory.kept:
+            raise ValueError(f"{memory.kept} samples kept, {memory.kept_before} of them before this epoch")
         memory.mark_synced()
         return memory
+
+
+def _check_ranges(arrays: Mapping[str, np.ndarray], epoch: int) -> None:
+    """Raise if columns of a checkpoint have other types or values than a table can have at this epoch."""
+    ranges = {"usage": (0, 2**31 - 1), "seen": (-1, epoch), "met": (-1, epoch), "kept": (0, BY_RULE)}
+    for name, values in arrays.items():
+        wanted = "f" if name in ("score", "weight") else "iu"
+        least, most = ranges.get(name, (0, 2**31 - 1))
+        wrong = values.dtype.kind not in wanted or values.ndim != 1
+        if not wrong and name in ranges and len(values):
+            wrong = int(values.min()) < least or int(values.max()) > most
+        if not wrong and name == "weight":
+            wrong = not (np.isfinite(values) & (values >= 0)).all()
+        if not wrong and name == "score":
+            wrong = bool(np.isneginf(values).any())
+        if wrong:
+            raise StateError(f"column {name!r} of the checkpoint holds values that it cannot have. Use another one.")
 
 
 def named(keys: Any, which: np.ndarray) -> str:

@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import default_collate
 
 from orderdp._draw import key64, top_of_part
-from orderdp._validation import checked_seed, is_count
+from orderdp._validation import checked_seed, is_count, stored_count, stored_flag
 from orderdp.errors import ConfigError, DatasetError, FeedbackError, StateError
 
 __all__ = ["OnePass", "TopK"]
@@ -193,7 +193,11 @@ class OnePass:
         wanted = {"format": _FORMAT, "window": self.window, "keep": self.keep}
         if not isinstance(state, Mapping) or any(state.get(name) != value for name, value in wanted.items()):
             raise StateError(f"the checkpoint must come from a OnePass with window={self.window} and keep={self.keep}.")
-        self.offered, self.kept = int(state["offered"]), int(state["kept"])
-        self._over = bool(state.get("over", False))
+        try:
+            offered = stored_count(state, "offered")
+            kept, over = stored_count(state, "kept", most=offered), stored_flag(state, "over", default=False)
+        except (LookupError, ValueError) as error:
+            raise StateError(f"the checkpoint is damaged ({error!r}). Use another one.") from error
+        self.offered, self.kept, self._over = offered, kept, over
         self._loaded = not self._over
         self._to_skip = self.offered if skip and self._loaded else 0
