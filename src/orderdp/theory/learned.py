@@ -154,10 +154,12 @@ def learned_rates(losses: np.ndarray, threshold: float, *, floor: float = 0.0, s
         slowest: The smallest rate.
     """
     if not threshold > floor:  # no loss is below the threshold, or only the smallest possible one
-        return np.where(losses > threshold, np.float32(1), np.float32(slowest))
+        rates: np.ndarray = np.where(losses > threshold, np.float32(1), np.float32(slowest))
+        return rates
     with np.errstate(over="ignore"):
         rates = (losses.astype(np.float32) - np.float32(floor)) / np.float32(threshold - floor)
-    return np.clip(rates, np.float32(slowest), np.float32(1), out=rates)
+    np.clip(rates, np.float32(slowest), np.float32(1), out=rates)
+    return rates
 
 
 def visiting_shares(rates: Any, kept: int) -> np.ndarray:
@@ -183,7 +185,8 @@ def visiting_shares(rates: Any, kept: int) -> np.ndarray:
             return np.ones_like(values)
         factor = (kept - m) / rest[m]
         if factor * falling[m] <= 1:
-            return np.minimum(1.0, factor * values)
+            shares: np.ndarray = np.minimum(1.0, factor * values)
+            return shares
     raise AssertionError  # m = kept gives the factor 0
 
 
