@@ -88,8 +88,8 @@ def find(data: DatasetInfo, data_dir: str | os.PathLike[str] | None) -> FileSour
     looked = ", ".join(str(base) for base in (*bases, *data.system))
     option = "" if data_dir is None else f" --data-dir {os.fspath(data_dir)}"
     raise DatasetError(
-        f"{data.name} was not found in {looked}. Download it with `orderdp data fetch {data.name}{option}`, or name the "
-        "folder that holds it with --data-dir."
+        f"{data.name} was not found in {looked}. Download it with `orderdp data fetch {data.name}{option}`, or name "
+        "the folder that holds it with --data-dir."
     )
 
 
