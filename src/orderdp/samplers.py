@@ -732,7 +732,8 @@ class IndexBatches:
                 yield torch.tensor(batch, device=self._device)
             return
         if opened.start < opened.end:
-            for index in served_at_once(opened, self._device).split(self.batch_size):
+            whole = served_at_once(opened, self._device)
+            for index in whole.split(self.batch_size):  # type: ignore[no-untyped-call]
                 if manager.progress.epoch > number:
                     manager.restarted(number)
                 yield index

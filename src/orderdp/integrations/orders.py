@@ -51,7 +51,7 @@ def ffcv_order(pruner: Pruner) -> type:
     except ImportError:
         raise ConfigError("ffcv_order needs FFCV: see https://ffcv.io for how to install it.") from None
 
-    class PrunedOrder(TraversalOrder):  # type: ignore[misc]
+    class PrunedOrder(TraversalOrder):
         """The samples that a pruner selects."""
 
         def __init__(self, loader: Any) -> None:
@@ -63,7 +63,7 @@ def ffcv_order(pruner: Pruner) -> type:
                 )
             self._served: tuple[int, OpenEpoch] | None = None
 
-        def sample_order(self, epoch: int) -> Sequence[int]:
+        def sample_order(self, epoch: int) -> np.ndarray:
             """Return this rank's rest of the pruner's current epoch; `epoch` counts FFCV's own iterators."""
             if self._served is not None and self._served[0] != epoch:
                 pruner._manager.exhausted(self._served[1].order, certainly=True)
