@@ -10,7 +10,9 @@ import math
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
+import hydra
 import numpy as np
 import pytest
 import torch
@@ -23,14 +25,19 @@ from examples import (
     graph,
     masked_autoencoder,
     packed_language_model,
+    prompt_rewards,
     proxy_plan,
     segmentation,
     tabular,
     two_modalities,
+    with_hydra,
 )
+from examples.digits import load as load_digits
+from omegaconf import OmegaConf
 
 import orderdp
 from orderdp.policies import Balanced, FullData
+from tests.support import as_written
 
 PRUNED = orderdp.OrderDP(prune_ratio=0.4)
 
@@ -306,6 +313,49 @@ def test_own_images_come_from_a_file(tmp_path: Path) -> None:
     assert torch.equal(train_images.pixels[4, 1].cpu(), torch.from_numpy(pixels["x_train"][4, :, :, 1]))
 
 
+# -- rewards -----------------------------------------------------------------------------------------------------
+
+
+def test_a_prompt_whose_answers_are_all_right_or_all_wrong_teaches_nothing() -> None:
+    torch.manual_seed(0)
+    images, digits = (tensor[:40] for tensor in load_digits()[0].tensors)
+    sure = 50.0 * torch.nn.functional.one_hot(digits, 10)
+    doubtful = torch.arange(40) % 4 == 1
+    logits = torch.where(doubtful.unsqueeze(1), torch.zeros(40, 10), sure).requires_grad_()
+    losses, variances = prompt_rewards.group_losses(lambda _: logits, images, digits, torch.arange(40))
+    losses.sum().backward()
+    broken = torch.arange(40) % prompt_rewards.BROKEN == 0
+    assert (variances[broken | ~doubtful] == 0).all()
+    assert torch.equal(logits.grad.abs().sum(1) > 0, variances > 0)
+    assert (variances > 0).sum() >= 3
+    right = torch.tensor([[3, 3, 5, 3]])
+    assert prompt_rewards.rewards_of(right, torch.tensor([3]), torch.tensor([1])).tolist() == [[1, 1, 0, 1]]
+    assert prompt_rewards.rewards_of(right, torch.tensor([3]), torch.tensor([7])).tolist() == [[0, 0, 0, 0]]
+
+
+def test_the_score_of_a_prompt_is_the_variance_of_its_last_group_trained_on_or_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    last: dict[int, float] = {}
+    trained, answered = 0, 0
+    losses_of = prompt_rewards.group_losses
+
+    def noted(model: Any, images: Any, digits: Any, prompts: torch.Tensor) -> Any:
+        nonlocal trained, answered
+        losses, variances = losses_of(model, images, digits, prompts)
+        last.update(zip(prompts.tolist(), variances.tolist(), strict=True))
+        trained, answered = trained + torch.is_grad_enabled() * len(prompts), answered + len(prompts)
+        return losses, variances
+
+    monkeypatch.setattr(prompt_rewards, "group_losses", noted)
+    result = prompt_rewards.train(PRUNED, 3, 0)
+    assert result.samples == trained == 3 * round(0.6 * result.pruner.n)
+    assert answered - trained == 2 * round(0.1 * result.pruner.n)
+    seen = result.pruner.scores.isfinite()
+    assert seen.sum() == len(last)
+    assert result.pruner.scores[sorted(last)].tolist() == pytest.approx([last[prompt] for prompt in sorted(last)])
+
+
 # -- all ---------------------------------------------------------------------------------------------------------
 
 # Better than what can be had without learning: everything background, one class for all, one byte as likely as another.
@@ -317,6 +367,7 @@ LEARNED = [
     (device_resident, 4, lambda accuracy: accuracy > 85),
     (packed_language_model, 2, lambda bits: bits < 5),
     (two_modalities, 4, lambda accuracy: accuracy > 50),
+    (prompt_rewards, 6, lambda accuracy: accuracy > 30),
 ]
 
 
@@ -341,6 +392,7 @@ def test_the_table_has_full_data_its_control_and_the_pruned_run(capsys: pytest.C
 
 
 WITH_COMMANDS = ["detection", "segmentation", "graph", "packed_language_model", "two_modalities", "device_resident"]
+WITH_COMMANDS += ["prompt_rewards"]
 
 
 @pytest.mark.parametrize("name", WITH_COMMANDS)
@@ -369,6 +421,29 @@ def test_a_ratio_that_cannot_be_is_refused_on_the_command_line(capsys: pytest.Ca
     with pytest.raises(SystemExit):
         graph.main(["--prune-ratio", "40"])
     assert "prune_ratio must be in [0, 1)" in capsys.readouterr().err
+
+
+# -- a policy in a config ----------------------------------------------------------------------------------------
+
+
+def test_the_words_of_a_policy_in_the_yaml_of_hydra(tmp_path: Path) -> None:
+    run = as_written(with_hydra, tmp_path)
+    assert run.returncode == 0, run.stderr
+    assert "with OrderDP(prune_ratio=0.3): 30.0% fewer samples" in run.stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"name": "orderdp", "prune_ratio": 0.4, "balanced": True, "schedule": {"name": "tail", "prune_ratio": 0.5}},
+        {"name": "kakurenbo", "fraction": 0.3, "drops": [2, 5], "factors": [0.5, 0.2]},
+        {"name": "skip-learned", "learned": {"name": "relative-loss", "share": 0.1}},
+    ],
+)
+def test_wrappers_lists_and_thresholds_stand_in_a_hydra_config(words: dict[str, Any]) -> None:
+    built = hydra.utils.instantiate(OmegaConf.create({"_target_": "orderdp.build", **words}))
+    assert built == orderdp.build(**words)
+    assert orderdp.build(**orderdp.policies.config_of(built)) == built
 
 
 # -- a plan ------------------------------------------------------------------------------------------------------
