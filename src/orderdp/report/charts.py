@@ -248,10 +248,9 @@ def _final(points: run_data.Numbers, looks: dict[str, Series], metric: str, high
     steps = alt.Chart(alt.Data(values=[{"x": each["x"], "y": each["y"]} for each in corners] + [end]))
     steps = steps.mark_line(color="#808080", strokeWidth=5, opacity=0.35, interpolate="step-after").encode(x=x, y=y)
     layers = [reference.mark_rule(strokeDash=[5, 4], color="#808080").encode(y=y), steps]
+    apart = min(4, 30 / len(methods))  # or error bars at the same ratio would hide each other
     for place, method in enumerate(methods):
-        aside = (
-            min(4, 60 / len(methods)) * (place - len(methods) // 2) if place else 0
-        )  # or error bars at the same ratio would hide each other
+        aside = apart * (place - len(methods) // 2) if place else 0
         data = alt.Data(values=[point for point in points if point["method"] == method])
         base = alt.Chart(data).encode(x=x, color=by_method, opacity=opacity)
         layers.append(base.mark_line(strokeWidth=1.5, xOffset=aside).encode(y=y))
