@@ -434,7 +434,7 @@ def test_the_first_chart_has_the_estimates_and_intervals_of_the_table() -> None:
         (label, found.mean, pytest.approx(found.low), pytest.approx(found.high)) for label, found in expected
     ]
     accuracy = next(chart for chart in charts(rows) if chart.name == "accuracy").chart.to_dict()
-    points = [each for layer in accuracy["layer"] for each in layer["data"]["values"]]
+    points = [each for layer in accuracy["layer"] for each in layer["data"]["values"] if "label" in each]
     assert {each["label"]: each["x"] for each in points} == {
         row.label: pytest.approx(100 * (1 - row.saved)) for row in rows
     }
@@ -475,7 +475,8 @@ def test_the_frontier_is_what_nothing_cheaper_beats() -> None:
         ]
         assert sorted(point["label"] for point in frontier(points, higher)) == sorted(expected)
     drawn = next(chart for chart in charts(rows) if chart.name == "accuracy").chart.to_dict()
-    assert [each["label"] for each in drawn["layer"][1]["data"]["values"]] == ["OrderDP 70 %", "OrderDP 40 %"]
+    steps = [(each["x"], each["y"]) for each in drawn["layer"][1]["data"]["values"]]
+    assert steps == [pytest.approx(each) for each in ((30, 88.0), (60, 273.5 / 3), (100, 273.5 / 3))]
 
 
 def test_the_page_holds_the_numbers_of_the_table_without_rounding(page: Page, folder: Path) -> None:
@@ -511,7 +512,7 @@ def test_samples_are_shown_with_index_and_label_where_they_were_recorded(tmp_pat
     page = Page(write_report(write(tmp_path, runs)))
     sources = [attributes["src"] for tag, attributes in page.tags if tag == "img"]
     assert sources == ["data:image/png;base64,iVBORw0KGgo="] * 3
-    for words in ("#7", "#8", "#9", "sock", "loss 2.50", "used 3×"):  # noqa: RUF001
+    for words in ("#7", "#8", "#9", "label sock", "loss 2.50", "used 3×"):  # noqa: RUF001
         assert words in page.text
     assert gallery(compare([full(90.0), run(90.1)])) is None  # records of earlier versions
 

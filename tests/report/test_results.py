@@ -189,7 +189,7 @@ def test_at_a_glance_the_best_rival_leaves_out_as_much_and_has_the_same_seeds(mo
         "digits, 40 % (2 seeds)",
         "91.00±1.41",
         "89.50±0.71",
-        "-1.50 (-4.50, 1.50)",
+        "-1.50 (-4.88, 1.88)",
         "87.25±0.35",
         "88.25±0.35",
         "ucb +0.50",

@@ -128,16 +128,19 @@ def charts(rows: Sequence[Row], width: int | str = 640) -> list[Chart]:
         rows: Rows of the comparison.
         width: Width in pixels, or "container" for the width of the page.
     """
-    return [_sized(chart, width) for chart in _all(rows, series(rows))]
+    looks = series(rows)
+    column = 36 + 7 * min(28, max((len(look.method) for look in looks.values()), default=0))
+    return [_sized(chart, width, max(column, 120)) for chart in _all(rows, looks)]
 
 
-def _sized(chart: Chart, width: int | str) -> Chart:
+def _sized(chart: Chart, width: int | str, column: int) -> Chart:
+    """Set the width of a chart; `column` is that of a name in its legend."""
     if chart.chart is None:
         return chart
     fit = altair().AutoSizeParams(type="fit-x", contains="padding")
-    sized = chart.chart.properties(width=width, autosize=fit)
-    if isinstance(width, int):  # on the page, a script sets the columns for the current width
-        sized = sized.configure_legend(columns=max(1, width // 140))
+    sized = chart.chart.properties(width=width, autosize=fit, usermeta={"column": column})
+    if isinstance(width, int):  # on the page, a script sets columns and limits for the current width
+        sized = sized.configure_legend(columns=max(1, (width - 60) // column)).configure_axisYBand(labelLimit=220)
     return replace(chart, chart=sized)
 
 
@@ -216,7 +219,7 @@ def _differences(points: run_data.Numbers, looks: dict[str, Series], metric: Met
     color = alt.Color("label:N", legend=None, scale=alt.Scale(domain=list(colors), range=list(colors.values())))
     unit = "points" if metric.unit == "%" else metric.unit
     x = alt.X("low:Q", title=f"difference to full data{f' ({unit})' if unit else ''}", scale=alt.Scale(padding=12))
-    y = alt.Y("label:N", title=None, sort=list(colors), axis=alt.Axis(labelLimit=200))
+    y = alt.Y("label:N", title=None, sort=list(colors))
     shaded = alt.Chart(alt.Data(values=[{"low": -margin, "high": margin}])).mark_rect(color="#808080", opacity=0.18)
     zero = alt.Chart(alt.Data(values=[{"low": 0.0}])).mark_rule(color="#808080", strokeDash=[5, 4])
     base = alt.Chart(alt.Data(values=points), height=26 * len(points)).encode(y=y, color=color)
@@ -240,11 +243,14 @@ def _final(points: run_data.Numbers, looks: dict[str, Series], metric: str, high
     tooltip += [tip("time:N", "time"), tip("deviation:Q", "deviation", ".2~g"), tip("seeds:Q", "seeds")]
     methods = list(dict.fromkeys(point["method"] for point in points))
     reference = alt.Chart(alt.Data(values=[point for point in points if point["policy"] == "full"][:1]))
-    best = alt.Chart(alt.Data(values=run_data.frontier(points, higher_is_better)))
-    steps = best.mark_line(color="#808080", strokeWidth=5, opacity=0.35, interpolate="step-after").encode(x=x, y=y)
+    corners = run_data.frontier(points, higher_is_better)
+    end = {"x": max(point["x"] for point in points), "y": corners[-1]["y"]}  # the last step reaches the dearest
+    steps = alt.Chart(alt.Data(values=[{"x": each["x"], "y": each["y"]} for each in corners] + [end]))
+    steps = steps.mark_line(color="#808080", strokeWidth=5, opacity=0.35, interpolate="step-after").encode(x=x, y=y)
     layers = [reference.mark_rule(strokeDash=[5, 4], color="#808080").encode(y=y), steps]
+    apart = min(4, 30 / len(methods))  # or error bars at the same ratio would hide each other
     for place, method in enumerate(methods):
-        aside = 4 * (place - len(methods) // 2) if place else 0  # or error bars at the same ratio would hide each other
+        aside = apart * (place - len(methods) // 2) if place else 0
         data = alt.Data(values=[point for point in points if point["method"] == method])
         base = alt.Chart(data).encode(x=x, color=by_method, opacity=opacity)
         layers.append(base.mark_line(strokeWidth=1.5, xOffset=aside).encode(y=y))
@@ -333,7 +339,7 @@ def _cost(points: run_data.Numbers, looks: dict[str, Series]) -> Any:
     chart = alt.Chart(alt.Data(values=values), height=24 * len(labels)).mark_bar()
     return chart.encode(
         x=alt.X("spent:Q", title=f"time of a run ({name})", stack="zero"),
-        y=alt.Y("label:N", title=None, sort=labels, axis=alt.Axis(labelLimit=160)),
+        y=alt.Y("label:N", title=None, sort=labels),
         color=alt.Color("part:N", title=None, scale=scale, legend=legend()),
         order=alt.Order("place:Q"),
         tooltip=[tip("label:N", "method"), tip("part:N", "part"), tip("time:N", "time")],

@@ -307,7 +307,7 @@ def _pictured(kind: str, shown: dict[str, Any]) -> dict[str, str]:
     return {
         "picture": str(shown.get("picture") or ""),
         "index": f"#{shown['index']}",
-        "label": str(shown.get("label", "")),
+        "label": f"label {shown['label']}" if "label" in shown else "",
         "special": special,
     }
 

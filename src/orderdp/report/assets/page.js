@@ -5,7 +5,7 @@ const night = matchMedia("(prefers-color-scheme: dark)");
 const narrow = matchMedia("(max-width: 700px)");
 const specs = JSON.parse(document.getElementById("specs").textContent);
 
-function look(width) {
+function look(width, column) {
   const style = getComputedStyle(document.documentElement);
   const [ink, quiet, line] = ["--ink", "--quiet", "--line"].map((name) => style.getPropertyValue(name).trim());
   const font = getComputedStyle(document.body).fontFamily;
@@ -17,7 +17,8 @@ function look(width) {
       labelColor: quiet, titleColor: quiet, gridColor: line, domainColor: line, tickColor: line,
       titleFontWeight: "normal", labelFontSize: 12, titleFontSize: 12, tickCount: 6,
     },
-    legend: { labelColor: ink, labelFontSize: 12, columns: Math.max(1, Math.floor((width - 60) / 140)) },
+    axisYBand: { labelLimit: width < 600 ? 150 : 260 }, // on a phone, the plot needs half of the width
+    legend: { labelColor: ink, labelFontSize: 12, columns: Math.max(1, Math.floor((width - 60) / column)) },
   };
 }
 
@@ -30,7 +31,7 @@ function draw() {
       ast: true, // expressions are interpreted: the page forbids making code out of text
       actions: false,
       renderer: "svg",
-      config: look(place.clientWidth),
+      config: look(place.clientWidth, spec.usermeta.column),
       tooltip: { theme: night.matches ? "dark" : "light" },
     };
     shown.get(id)?.finalize();
