@@ -9,7 +9,7 @@ VISION ?= .venv-vision
 RAY ?= .venv-ray
 
 .DEFAULT_GOAL := help
-.PHONY: help demo results tables soak test test-browser test-vision test-ray check bench bench-scale clean
+.PHONY: help demo results tables soak attack test test-browser test-vision test-ray check bench bench-scale clean
 
 help:             ## What there is to make
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1	/' | expand -t 20
@@ -47,6 +47,9 @@ tables: $(READY)  ## Fills in the tables of docs/policies and docs/coresets from
 
 soak: $(READY)    ## Kills, restarts, slows down and feeds NaN to trainings for ten minutes
 	$(BIN)/python -m tools.soak $(ARGS)
+
+attack: $(READY)  ## Random uses, extreme numbers and damaged states and files for ten minutes
+	$(BIN)/python -m tools.attack $(ARGS)
 
 bench-scale: $(READY)  ## Draws at up to 10^9 samples, and on 64 simulated ranks; some minutes and 6 GB
 	$(BIN)/python -m benchmarks scale

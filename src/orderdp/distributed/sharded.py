@@ -451,10 +451,11 @@ class ShardedDraw:
                 f"the checkpoint's selection must have one bit for each of the {shard.size} samples of rank "
                 f"{shard.rank}, it does not. Use complete parts."
             )
-        inside = BitSet(shard.start, shard.stop)
-        inside.put(shard.start, np.ones(shard.size, dtype=np.bool_))
-        if (own.words & ~inside.words).any():
-            raise ValueError("samples that the process does not hold are selected")
+        if len(own.words):  # bits of the first and the last word that belong to neighbors
+            before, after = shard.start % WORD, shard.stop % WORD
+            outside = int(own.words[0]) & ((1 << before) - 1) or (int(own.words[-1]) >> after if after else 0)
+            if outside:
+                raise ValueError("samples that the process does not hold are selected")
         base = stored_count(state, "base", most=context.n)
         if state["kind"] == "undealt":
             return PendingEpoch(own, stored_count(state, "left", most=context.n), base)
