@@ -12,6 +12,7 @@ import sysconfig
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -80,10 +81,14 @@ def in_option_names(message: str, options: argparse.Namespace) -> str:
     names = _option_names(options)
     for name, option in names.items():
         start = rf"(?<![\w.('\"-]){name}"
-        message = re.sub(start + _ASSIGNED, lambda found, o=option: f"{o} {found[1] or found[2]}", message)
+        message = re.sub(start + _ASSIGNED, partial(_with_value, option), message)
         # A word such as "epochs" is a name only where something is said about its value.
         message = re.sub(start + (r"\b(?!=)" if "_" in name else r"\b(?= must | needs |: was )"), option, message)
     return message
+
+
+def _with_value(option: str, found: re.Match[str]) -> str:
+    return f"{option} {found[1] or found[2]}"
 
 
 def _option_names(options: argparse.Namespace) -> dict[str, str]:

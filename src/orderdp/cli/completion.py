@@ -42,7 +42,7 @@ def run(options: argparse.Namespace) -> None:
 
 def _words(parser: argparse.ArgumentParser) -> list[str]:
     """Return what can follow a command: the values of its first argument, then its options."""
-    words = []
+    words: list[str] = []
     for action in parser._actions:
         if action.option_strings:
             words += action.option_strings
