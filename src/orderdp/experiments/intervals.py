@@ -358,9 +358,14 @@ def differences(
         if error is None:
             result.append(plain)
             continue
-        shared = {"shares": shares, "step": spread.step or 0.0, "pooled": max(spread.degrees, 1.0)}
-        deviation = math.sqrt(sum(part.variance for part in error))
-        more = replace(plain, deviation=deviation, parts=error, **shared)
+        more = replace(
+            plain,
+            deviation=math.sqrt(sum(part.variance for part in error)),
+            parts=error,
+            pooled=max(spread.degrees, 1.0),
+            shares=shares,
+            step=spread.step or 0.0,
+        )
         reach = more.reach(plain.pairs)
         result.append(replace(more, low=plain.mean - reach, high=plain.mean + reach))
     return result
