@@ -358,14 +358,13 @@ def differences(
         if error is None:
             result.append(plain)
             continue
-        deviation = math.sqrt(sum(part.variance for part in error))
         more = replace(
             plain,
-            deviation=deviation,
+            deviation=math.sqrt(sum(part.variance for part in error)),
             parts=error,
+            pooled=max(spread.degrees, 1.0),
             shares=shares,
             step=spread.step or 0.0,
-            pooled=max(spread.degrees, 1.0),
         )
         reach = more.reach(plain.pairs)
         result.append(replace(more, low=plain.mean - reach, high=plain.mean + reach))
