@@ -177,7 +177,9 @@ def label_counts(model: Any, outputs: Any, inputs: Mapping[str, Any]) -> torch.T
     """
     logits, labels, shift, kind = _read(model, outputs, inputs)
     if SEGMENTS in inputs:
-        segments, labels = (each[:, 1:] if shift else each for each in (inputs[SEGMENTS], labels))
+        segments: torch.Tensor = inputs[SEGMENTS]
+        if shift:
+            segments, labels = segments[:, 1:], labels[:, 1:]
         counted = segments[(labels != IGNORED) & (segments >= 0)]
         return counted.bincount(minlength=len(inputs[INDEX]))
     if logits.ndim == 2 and (kind or _problem_type(logits, labels)) != "single_label_classification":
@@ -781,7 +783,7 @@ class PruningMixin(_Trainer):
 
     def _label_of(self, batch: Mapping[str, Any]) -> str:
         """Name of the labels in a batch: the Trainer's label_names, if one of them is there."""
-        names = [name for name in self.label_names if name in batch]
+        names: list[str] = [name for name in self.label_names if name in batch]
         return names[0] if len(names) == 1 else "labels"
 
     def _share_of_step(self, samples: int) -> float:
