@@ -256,13 +256,13 @@ def test_one_huge_loss_does_not_rank_a_sample_with_the_unseen_for_ever() -> None
     policy = UCB(0.5)
     pruner = Pruner(policy, 4)
     index = torch.arange(3)
-    pruner.observe(index, torch.tensor([1.0, 1e20, 2.0]))
-    pruner.observe(index, torch.tensor([1.0, 1.0, 2.0]))
+    pruner.update(index, torch.tensor([1.0, 1e20, 2.0]))
+    pruner.update(index, torch.tensor([1.0, 1.0, 2.0]))
     for name, values in pruner.state_dict()["table"]["columns"].items():
         assert np.isfinite(values[:3].numpy()).all(), name
     assert sorted(policy.select(pruner._table, Context(n=4, epoch=1)).indices.tolist()) == [1, 3]
     for _ in range(600):
-        pruner.observe(index, torch.tensor([1.0, 0.5, 2.0]))
+        pruner.update(index, torch.tensor([1.0, 0.5, 2.0]))
     assert sorted(policy.select(pruner._table, Context(n=4, epoch=1)).indices.tolist()) == [2, 3]
 
 

@@ -63,7 +63,7 @@ class Model:
     def __init__(self, n: int, batch: int, needs_feedback: bool) -> None:
         self.n, self.batch, self.needs_feedback = n, batch, needs_feedback
         self.epoch, self.state, self.trained = 0, "CLOSED", 0
-        self.order: dict[int, list[int]] = {}  # batches by the position at which they begin
+        self.order: dict[int, int] = {}  # samples of the epoch by position, as far as any iterator has served them
         self.size: int | None = None
         self.usage: Counter[int] = Counter()
 
@@ -157,11 +157,11 @@ class Run:
             return None
         if len(batch) != min(self.batch, one["size"] - one["at"]):
             return f"a batch of {len(batch)} at {one['at']} of {one['size']}"
-        known = one["order"].setdefault(one["at"], batch)
+        known = [one["order"].setdefault(place, sample) for place, sample in enumerate(batch, one["at"])]
         if known != batch:
             return f"two iterators of one epoch differ at {one['at']}: {known} and {batch}"
         one["at"] += len(batch)
-        served = [sample for part in one["order"].values() for sample in part]
+        served = list(one["order"].values())
         if len(set(served)) < len(served):
             return f"a sample twice in one epoch: {sorted(served)}"
         self.held.append(batch)
@@ -201,7 +201,6 @@ class Run:
         self.iterators, self.held = [], []  # those of a process that is gone
         if self.model.state != "CLOSED":
             self.model.state = "OPEN"
-            self.model.order = {at: part for at, part in self.model.order.items() if at >= self.model.trained}
 
     def end(self) -> None:
         if self.rng.random() < 0.3:
@@ -238,8 +237,9 @@ class Run:
                 order = self.pruner._manager.order
                 assert order is not None
                 self.model.size = len(order)
-            if self.model.order.setdefault(position + served, batch) != batch:
-                return f"a worker serves {batch} at {position + served}, expected {self.model.order}"
+            known = [self.model.order.setdefault(place, one) for place, one in enumerate(batch, position + served)]
+            if known != batch:
+                return f"a worker serves {batch} at {position + served}, expected {known}"
             served += len(batch)
             self.pruner.update(index, torch.ones(len(batch)))
             self._note(batch, [1.0] * len(batch))
