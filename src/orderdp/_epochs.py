@@ -500,8 +500,9 @@ class EpochManager:
     def epoch(self) -> int:
         """The epoch that a new iterator goes through.
 
-        Right after a checkpoint is loaded, the rest of the open epoch may be smaller than the number of ranks, or than
-        one step. Then this is the next epoch, and a loop over the remaining epochs must start there.
+        Right after a checkpoint is loaded, the rest of the open epoch may be smaller than the number of ranks. Then
+        this is the next epoch, and a loop over the remaining epochs must start there. A rest that is only smaller than
+        a step is served once, empty: the batch size is not known before the first iterator.
         """
         progress, order = self.progress, self.order
         if order is None or not progress.trained or self.state is TRAINING or self._rewound:
@@ -510,7 +511,8 @@ class EpochManager:
         if isinstance(order, PerBatchOrder):  # continues with the steps it was begun with, or not at all
             left = len(order) - progress.trained
             return progress.epoch + ((left if shard is None else shard.size(left)) == 0)
-        return progress.epoch + self._is_left_out(self._end(order, progress.trained, progress.cut, shard))
+        cut = progress.cut if progress.start else None  # how the checkpoint's batches were cut says nothing
+        return progress.epoch + self._is_left_out(self._end(order, progress.trained, cut, shard))
 
     def is_over(self, request: EpochRequest) -> bool:
         """Whether a new iterator gets the next epoch and not the open one."""
@@ -539,8 +541,7 @@ class EpochManager:
         end = self._end(order, start, request.cut, self._shard_of(self._group()), request.inner)
         if not self._is_left_out(end):
             return False
-        # If the batch size has changed, a loop that counts by `epoch` still counts this epoch: it is then served
-        # once, empty.
+        # A loop that counts by `epoch` still counts this epoch: it is then served once, empty.
         return self._rewound or self.epoch > progress.epoch or progress.passes > 0
 
     def _is_left_out(self, end: int) -> bool:
@@ -683,7 +684,7 @@ class EpochManager:
             return
         if self.state is TRAINING:
             self.end_epoch()
-        elif self.state is EXHAUSTED and not self._needs_feedback:
+        elif self.state is EXHAUSTED and (not self._needs_feedback or self._is_left_out(self.progress.end or 0)):
             self._over()
         else:
             raise StateError(
