@@ -58,9 +58,12 @@ SPENT      load     CLOSED; OPEN
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sized
+import time
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sized
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum
+from threading import RLock, get_ident
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -95,6 +98,7 @@ from orderdp.samplers import (
     Order,
     PerBatchOrder,
     RankShard,
+    check_continuable,
     restore_order,
     restore_selection,
     selection_state,
@@ -192,6 +196,7 @@ class TrainingProgress:
             unknown.
         step: The most samples whose losses came back at once.
         kept_before: Samples trained on in earlier epochs.
+        left_at: Position at which the epoch before was left; None if unknown.
         passes: How often an iterator has reached the end of the epoch; each certain pass counts twice.
         unsynced: Samples whose losses came back on this rank since the last sync.
         start: Position from which the last iterator was served.
@@ -205,6 +210,7 @@ class TrainingProgress:
     cut: tuple[int, bool] | None = None
     step: int = 0
     kept_before: int = 0
+    left_at: int | None = None
     passes: int = 0
     unsynced: int = 0
     start: int = 0
@@ -223,12 +229,13 @@ class TrainingProgress:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the progress as plain numbers."""
-        return {name: getattr(self, name) for name in ("epoch", "trained", "end", "cut", "step", "kept_before")}
+        names = ("epoch", "trained", "end", "cut", "step", "kept_before", "left_at")
+        return {name: getattr(self, name) for name in names}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> TrainingProgress:
         """Restore the progress, with nothing trained since."""
-        end, cut = state["end"], state.get("cut")
+        end, cut, left_at = state["end"], state.get("cut"), state.get("left_at")
         epoch, trained = int(state["epoch"]), int(state["trained"])
         if epoch < 0 or trained < 0:
             raise ValueError(f"epoch {epoch}, {trained} samples trained")
@@ -239,6 +246,7 @@ class TrainingProgress:
             cut=None if cut is None else (int(cut[0]), bool(cut[1])),
             step=int(state.get("step", 0)),
             kept_before=int(state["kept_before"]),
+            left_at=None if left_at is None else int(left_at),
         )
 
 
@@ -298,6 +306,13 @@ def check_length(dataset: Sized, n: int) -> None:
         )
 
 
+class CopyableLock(type(RLock())):  # type: ignore[misc]
+    """A lock that does not keep its owner from being copied or pickled: a copy has a new one."""
+
+    def __reduce__(self) -> tuple[type[CopyableLock], tuple[()]]:
+        return CopyableLock, ()
+
+
 # A real ratio further than this from the nominal one triggers a warning.
 _NOTICEABLE = 0.005
 
@@ -325,6 +340,8 @@ class EpochManager:
         selection: The selection of the current epoch; None until it is made.
         weights: One weight per sample by the last selection; None if all are 1.
         nonfinite: Non-finite losses in all epochs before the last selection.
+        stepping: The thread that is in the middle of a step; 0 for none.
+        asked: Whether a thread reads or changes what steps write, or waits to.
     """
 
     def __init__(
@@ -348,6 +365,8 @@ class EpochManager:
         self.selection: Selection | None = None
         self.weights: torch.Tensor | None = None
         self.nonfinite = 0
+        self.stepping = self.asked = 0
+        self._lock = CopyableLock()
         self._policy = policy
         self._table = table
         self._epochs = epochs
@@ -360,6 +379,7 @@ class EpochManager:
         self._last_weights: np.ndarray | None = None
         self._warned: set[type[Warning]] = set()
         self._rewound = False  # whether the loader itself skips the trained part of the open epoch
+        self._rewinding = False  # the same, until an iterator is opened
         self._options = options or DistributedOptions()
         self._sharding = sharding
         self._synchronizer: Synchronizer | None = None
@@ -368,6 +388,31 @@ class EpochManager:
         self._shard: RankShard | None = None  # of this rank, in the open epoch
         self._rank, self._world = 0, 1  # of the process group of the open epoch
         self._repeated_before = 0
+        self._last: tuple[int, int] | None = None  # id and size of the order before, until its iterator ends
+
+    # -- threads -----------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep other threads from reading and from changing anything, and wait for the end of a step.
+
+        A step takes no lock, which would cost a tenth of it: it sets `stepping`, and then looks at `asked`; here it is
+        the other way round, so one of the two waits.
+        """
+        with self._lock:
+            self.asked += 1
+            try:
+                while self.stepping not in (0, get_ident()):
+                    time.sleep(5e-5)
+                yield
+            finally:
+                self.asked -= 1
+
+    def let_pass(self) -> None:
+        """Wait, at the start of a step, for threads that have asked."""
+        self.stepping = 0
+        with self._lock:
+            self.stepping = get_ident()
 
     # -- the policy's context and sizes ------------------------------------------------------------------------
 
@@ -459,6 +504,10 @@ class EpochManager:
 
     def open(self, request: EpochRequest) -> OpenEpoch:
         """Open an epoch for a new iterator; return its order and its start and end offsets."""
+        with self.alone(), torch.inference_mode(False):  # tensors made here outlive an evaluation
+            return self._open(request)
+
+    def _open(self, request: EpochRequest) -> OpenEpoch:
         group = find_group(self._options.process_group)
         if self._sharding is not None:
             self._sharding.check_group(group)
@@ -478,6 +527,8 @@ class EpochManager:
         order, progress = self.order, self.progress
         if order is None:
             return OpenEpoch(EpochOrder(np.empty(0, dtype=np.int64)), progress.epoch, 0, 0)
+        if order.arrangement is None:
+            check_continuable(order, request)
         self._rank, self._world = (0, 1) if group is None else (group.rank, group.world)
         self._shard = None if group is None else self._shard_of(group)
         start = 0 if self._rewound else progress.trained
@@ -506,7 +557,7 @@ class EpochManager:
         """
         progress, order = self.progress, self.order
         if order is None or not progress.trained or self.state is TRAINING or self._rewound:
-            return progress.epoch
+            return progress.epoch + self._is_passed
         shard = self._shard_of(self._group())
         if isinstance(order, PerBatchOrder):  # continues with the steps it was begun with, or not at all
             left = len(order) - progress.trained
@@ -526,9 +577,10 @@ class EpochManager:
                 and progress.trained > 0
                 and progress.end - progress.trained < progress.step
             )
-            if is_remainder or not self._needs_feedback:
+            # Losses have come back before a rest was loaded, and will again: its end was only looked at.
+            if is_remainder or not (self._needs_feedback or progress.trained):
                 return True
-            if progress.passes >= 2:
+            if progress.passes >= (4 if progress.trained else 2):  # a look at the last batch of a rest ends it
                 self._warn_once(
                     NoFeedbackWarning,
                     "an epoch ended and update() received no losses, so the same samples are served again. Call loss "
@@ -543,6 +595,12 @@ class EpochManager:
             return False
         # A loop that counts by `epoch` still counts this epoch: it is then served once, empty.
         return self._rewound or self.epoch > progress.epoch or progress.passes > 0
+
+    @property
+    def _is_passed(self) -> bool:
+        """Whether a loop that never calls update(), as a policy without feedback allows, has ended the open epoch."""
+        progress = self.progress
+        return self.state is EXHAUSTED and progress.passes >= 2 and not (self._needs_feedback or progress.step)
 
     def _is_left_out(self, end: int) -> bool:
         """Whether nothing of the open epoch is left for an iterator that ends at this position."""
@@ -619,8 +677,12 @@ class EpochManager:
         context = self.context(self.progress.epoch)
         size = self._policy.size(self.n, context)
         size = len(self.select()) if size is None else size
-        step = self._step_size(request.cut[0])
-        return PerBatchOrder(self._policy, self._table, context, size, step, request.drop_last)
+        step, shard = self._step_size(request.cut[0]), self._shard_of(self._group())
+        if shard is None or not request.drop_last:
+            whole = size // step * step if request.drop_last else size
+        else:
+            whole = min(size, shard.size(size) // request.cut[0] * step)  # with padding, the last step may lack some
+        return PerBatchOrder(self._policy, self._table, context, whole, step, request.drop_last)
 
     def _sharded_order(self, sharding: ShardedDraw, arrangement: Hashable) -> Order:
         """Select and rebalance this rank's part of the current epoch. A collective with several ranks."""
@@ -672,6 +734,8 @@ class EpochManager:
             self.progress.passes += 2 if certainly else 1
             if self.state is OPEN:
                 self.state = EXHAUSTED
+        elif self._last is not None and id(order) == self._last[0]:
+            self._last = None
 
     def end_epoch(self) -> None:
         """End the open epoch before all of it is trained on. An epoch without losses stays open."""
@@ -702,7 +766,7 @@ class EpochManager:
                 f"samples of epoch {self.progress.epoch} have been trained on already. Leave it out if nothing was "
                 "loaded."
             )
-        self._rewound = True
+        self._rewound = self._rewinding = True
 
     def _over(self) -> None:
         """End the open epoch: the rest of it is not trained on."""
@@ -712,9 +776,12 @@ class EpochManager:
 
     def _next_epoch(self) -> None:
         self._table.flush()
+        iterated = self.order is not None and not (self.progress.overran and self.progress.passes < 2)
+        self._last = (id(self.order), self.epoch_size()) if iterated else None
         self._repeated_before = self.repeated
         progress = self.progress
         progress.kept_before += progress.trained
+        progress.left_at = progress.trained
         progress.epoch += 1
         progress.trained, progress.end, progress.passes = 0, None, 0
         self.order, self.selection, self._rewound, self.state = None, None, False, CLOSED
@@ -773,6 +840,8 @@ class EpochManager:
         if size is not None:
             return size
         if self.selection is None and (self._sharding is not None or self._group() is not None):
+            if self._last is not None:  # an iterator over the epoch before is still in use
+                return self._last[1]
             raise TypeError(
                 "the number of kept samples depends on losses of other processes, which are synced when an epoch "
                 "begins. Call len() after iter(loader)."
@@ -887,6 +956,7 @@ class EpochManager:
         except Exception as error:
             failure = error
         self._follow(synchronizer.decide(self.progress.epoch, "iter()", message, self._settings(request), failure))
+        self._rewinding = False  # a rank that gets no batch stays rewound while the others end the epoch
         if self._is_spent(request):
             return
         if synchronizer.drawing:
@@ -966,7 +1036,7 @@ class EpochManager:
             settings |= {
                 "batch_size": request.batch_size,
                 "drop_last": request.drop_last,
-                "whether rewind() was called": self._rewound,
+                "whether rewind() was called": self._rewinding,
             }
         return settings
 
@@ -1018,20 +1088,25 @@ class EpochManager:
 
     def state_dict(self) -> dict[str, Any]:
         """Return tensors and plain values from which the epoch manager can be restored."""
+        clock, order, selection = self.progress.state_dict(), self.order, self.selection
+        if self._is_passed:
+            clock |= {"epoch": self.epoch, "end": None}
+            order = selection = None
         state = {
             "seed": self.seed,
-            "clock": self.progress.state_dict(),
+            "clock": clock,
             "nonfinite": self.nonfinite,
             "repeated": self.repeated,
         }
         if self._sharding is not None:
-            return {**state, **self._sharding.state_dict(self.order, self.progress.trained)}
+            return {**state, **self._sharding.state_dict(order, self.progress.trained)}
         # An open epoch stores its own order; the selection beside it is stored only for its weights.
-        selection = self.selection if self.order is None or self.weights is not None else None
+        if order is not None and self.weights is None:
+            selection = None
         return {
             **state,
             "selection": None if selection is None else selection_state(selection),
-            "epoch": None if self.order is None else self.order.state_dict(),
+            "epoch": None if order is None else order.state_dict(),
         }
 
     def whole(self, state: Any) -> Mapping[str, Any]:
@@ -1057,9 +1132,9 @@ class EpochManager:
             self.selection = selection
             self._last_weights = None if selection is None else selection.weights
             self.weights = None if selection is None else selection.dense_weights(self.n)
-            self.order, self._rewound = order, False
+            self.order, self._rewound, self._rewinding = order, False, False
             self.state = CLOSED if order is None else OPEN
-            self._repeated_before, self._shard = repeated, None
+            self._repeated_before, self._shard, self._last = repeated, None, None
             if sharding is not None:
                 sharding.restored(order, state)
             self._restart_sync()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, TypeVar
+from functools import wraps
+from threading import get_ident
+from typing import Any, Concatenate, Literal, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -40,6 +42,7 @@ __all__ = [
     "checked_policy",
     "checked_scores",
     "feedback_arguments",
+    "in_turn",
 ]
 
 
@@ -230,6 +233,25 @@ def _eagerly(method: Callable[..., _Result], *args: Any, **kwargs: Any) -> _Resu
     return result
 
 
+_Parameters = ParamSpec("_Parameters")
+
+
+_Any = TypeVar("_Any", bound="Pruner")
+
+
+def in_turn(
+    method: Callable[Concatenate[_Any, _Parameters], _Result],
+) -> Callable[Concatenate[_Any, _Parameters], _Result]:
+    """Let a method of a pruner wait while another thread changes the pruner, or reads it."""
+
+    @wraps(method)
+    def locked(self: _Any, *args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
+        with self._manager.alone():
+            return method(self, *args, **kwargs)
+
+    return locked
+
+
 class SameSteps(NamedTuple):
     """The settings with which pruned training makes as many steps as full data.
 
@@ -275,6 +297,7 @@ class Pruner:
             "stratified": each rank selects from its own samples, without any exchange.
     """
 
+    @torch.inference_mode(False)
     def __init__(
         self,
         policy: Policy,
@@ -338,11 +361,13 @@ class Pruner:
         return self._manager.seed
 
     @property
+    @in_turn
     def epoch(self) -> int:
         """Number of epochs trained to their end; a resumed loop starts here."""
         return self._manager.epoch
 
     @property
+    @in_turn
     def progress(self) -> float:
         """Finished fraction of the planned training, in [0, 1]: of its epochs, or of its samples under a `Budget`."""
         progress = self._manager.fraction_done
@@ -351,6 +376,7 @@ class Pruner:
         return progress
 
     @property
+    @in_turn
     def done(self) -> bool:
         """Whether the planned training is finished: all epochs, or all samples under a `Budget`."""
         if self.epochs is None:
@@ -369,12 +395,14 @@ class Pruner:
         """
         if self.epochs is None:
             raise ConfigError("remaining_epochs needs to know how many are planned. Use Pruner(..., epochs=...).")
-        while not self._manager.done:
+        while not self.done:
             epoch = self.epoch
             yield epoch
-            self._manager.leave(epoch)
+            with self._manager.alone():
+                self._manager.leave(epoch)
 
     @property
+    @in_turn
     def lr_scale(self) -> float:
         """The factor on the learning rate that the policy asks for; 1 for most policies."""
         return float(self.policy.lr_scale(self.n, self._manager.epoch_size()))
@@ -387,16 +415,19 @@ class Pruner:
         return range(self._table.first, self._table.first + self._table.size)
 
     @property
+    @in_turn
     def scores(self) -> torch.Tensor:
         """The score of every sample in `local_indices`, a copy on the CPU; infinite for unseen samples."""
         return torch.tensor(self._table["score"])
 
     @property
+    @in_turn
     def usage(self) -> torch.Tensor:
         """How often every sample in `local_indices` was trained on, a copy on the CPU."""
         return torch.tensor(self._table["usage"], dtype=torch.int64)
 
     @property
+    @in_turn
     def last_seen_epoch(self) -> torch.Tensor:
         """The epoch in which every sample was last trained on or observed, a copy on the CPU; -1 for never."""
         if "seen" not in self._table.declared:
@@ -419,8 +450,10 @@ class Pruner:
                 "with a sharded table a process does not know how often samples of other processes were trained on. "
                 'Use table="replicated" for the visits of any batch.'
             )
-        return self._table.uses_of(checked_index(index))
+        with self._manager.alone():
+            return self._table.uses_of(checked_index(index))
 
+    @in_turn
     def preview(self) -> Selection:
         """Return the selection of the open epoch or, between epochs, the one the next epoch would get now.
 
@@ -449,6 +482,7 @@ class Pruner:
         scores = self._table["score"]
         return float(np.mean(scores <= self._threshold.at(self._table))) if len(scores) else 0.0
 
+    @in_turn
     def report(self) -> dict[str, float]:
         """Return what has been saved so far.
 
@@ -571,14 +605,20 @@ class Pruner:
             scores = losses.detach()
         if extra or self._arguments.required:
             extra = checked_extra(extra, self._arguments, index, self.policy)
-        if not self._table_is_home:
-            table.move(losses.device)
-            self._table_is_home = True
-        progress = manager.progress
-        # Only the rest of a loaded epoch can be too small to be served: see EpochManager.epoch.
-        epoch = manager.epoch if progress.trained and not progress.received else progress.epoch
-        table.write(index, scores, epoch=epoch, mean=mean, compute_columns=compute_columns, extra=extra)
-        manager.trained_on(index.numel())
+        try:
+            manager.stepping = get_ident()
+            if manager.asked:
+                manager.let_pass()
+            if not self._table_is_home:
+                table.move(losses.device)
+                self._table_is_home = True
+            progress = manager.progress
+            # Only the rest of a loaded epoch can be too small to be served: see EpochManager.epoch.
+            epoch = manager.epoch if progress.trained and not progress.received else progress.epoch
+            table.write(index, scores, epoch=epoch, mean=mean, compute_columns=compute_columns, extra=extra)
+            manager.trained_on(index.numel())
+        finally:
+            manager.stepping = 0
         return result
 
     def observe(self, index: Any, scores: torch.Tensor, **extra: Any) -> None:
@@ -597,9 +637,10 @@ class Pruner:
         if extra:
             extra, compute_columns = checked_extra(extra, self._arguments, index, self.policy), self._compute_columns
         scores = checked_scores(scores, index)
-        self._table.write(
-            index, scores, epoch=self._manager.epoch, trained=False, compute_columns=compute_columns, extra=extra
-        )
+        with self._manager.alone():
+            self._table.write(
+                index, scores, epoch=self._manager.epoch, trained=False, compute_columns=compute_columns, extra=extra
+            )
 
     def reduce(self, index: Any, losses: torch.Tensor) -> torch.Tensor:
         """Return the weighted mean of `update` without storing anything: for closures and second passes (SAM, L-BFGS).
@@ -745,6 +786,7 @@ class Pruner:
             raise ConfigError(f"epoch must be a whole number, at least 0, got {epoch!r}.")
         return self._manager.size_bounds(int(epoch))
 
+    @in_turn
     def end_epoch(self) -> None:
         """End the epoch before all of it is trained on: for loops that leave an epoch early on purpose.
 
@@ -753,6 +795,8 @@ class Pruner:
         """
         self._manager.end_epoch()
 
+    @in_turn
+    @torch.inference_mode(False)
     def sync(self) -> None:
         """Exchange feedback between the ranks of a group now instead of at the start of the next epoch.
 
@@ -763,6 +807,7 @@ class Pruner:
 
     # -- checkpoints -----------------------------------------------------------------------------------------
 
+    @in_turn
     def state_dict(self) -> dict[str, Any]:
         """Return the full state, at any moment, as tensors and plain values for ``torch.load(weights_only=True)``.
 
@@ -782,6 +827,8 @@ class Pruner:
     def _state_around(self, table: Mapping[str, Any]) -> dict[str, Any]:
         return with_origin(self.policy, self.n, table, self._manager.state_dict())
 
+    @in_turn
+    @torch.inference_mode(False)
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
         """Restore the state. Raises, and changes nothing, if the state does not fit.
 
@@ -805,6 +852,7 @@ class Pruner:
         self._table_is_home = False
         restore_manager()
 
+    @in_turn
     def rewind(self) -> None:
         """Let ``iter(loader)`` serve a partly trained epoch from its start: for loaders that skip batches themselves.
 
