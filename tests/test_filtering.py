@@ -20,7 +20,7 @@ from torch.utils.data import (
 from torch.utils.data.distributed import DistributedSampler
 
 from orderdp import Budget, Indexed, OrderDP, Pruner
-from orderdp.errors import ConfigError, DatasetError, RealRatioWarning, UnknownSizeError
+from orderdp.errors import ConfigError, DatasetError, RealRatioWarning, StateError, UnknownSizeError
 from orderdp.policies import Balanced, Fixed, Mixed
 from orderdp.streaming import GrowingPruner
 from tests.ranks import MemoryRank, all_fine, in_threads
@@ -417,3 +417,51 @@ def test_ranks_share_what_a_weighted_sampler_handed_out() -> None:
 def test_an_empty_sampler_is_refused() -> None:
     with pytest.raises(ConfigError, match="yielded no index"):
         iter(Pruner(OrderDP(0.4), 10).filter([]))
+
+
+# -- an epoch that goes on with another kind of sampler ---------------------------------------------------------------
+
+
+KINDS = {
+    "loader": lambda pruner: pruner.batch_sampler(4),
+    "repacked": lambda pruner: pruner.filter(BatchSampler(range(30), 4, drop_last=False), repack=True),
+    "batches": lambda pruner: pruner.filter(BatchSampler(range(30), 4, drop_last=False)),
+    "list of batches": lambda pruner: pruner.filter([[i, i + 1, i + 2] for i in range(0, 30, 3)]),
+    "filtered samples": lambda pruner: BatchSampler(pruner.filter(SequentialSampler(range(30))), 4, drop_last=False),
+    "samples": lambda pruner: BatchSampler(pruner.sampler, 4, drop_last=False),
+}
+
+
+@pytest.mark.parametrize("before", KINDS)
+@pytest.mark.parametrize("after", KINDS)
+def test_a_loaded_epoch_goes_on_or_says_why_it_cannot(before: str, after: str) -> None:
+    first, second = Pruner(OrderDP(0.4), 30, seed=1), Pruner(OrderDP(0.4), 30, seed=1)
+    trained: list[int] = []
+    for batch in list(KINDS[before](first))[:2]:
+        first.update(batch, fake_losses(torch.tensor(batch)))
+        trained += batch
+    second.load_state_dict(first.state_dict())
+    keeps_batches = {"batches", "list of batches"}
+    if after == "samples" or (before in keeps_batches) == (after in keeps_batches):
+        rest = [index for batch in KINDS[after](second) for index in batch]
+        assert sorted(trained + rest) == sorted(selected(seed=1))
+        return
+    with pytest.raises(StateError, match=r"begun with .* cannot continue with .* same kind of sampler"):
+        list(KINDS[after](second))
+    second.end_epoch()
+    assert sum(len(batch) for batch in KINDS[after](second)) == 18
+    assert second.epoch == 1
+
+
+def test_a_group_says_on_all_ranks_why_a_loaded_epoch_cannot_go_on() -> None:
+    first = Pruner(OrderDP(0.4), 30, seed=1)
+    batch = next(iter(KINDS["batches"](first)))
+    first.update(batch, fake_losses(torch.tensor(batch)))
+
+    def work(rank: MemoryRank) -> None:
+        pruner = Pruner(OrderDP(0.4), 30, process_group=rank)
+        pruner.load_state_dict(first.state_dict())
+        list(pruner.batch_sampler(4))
+
+    for error in in_threads(2, work):
+        assert isinstance(error, StateError)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
@@ -285,3 +285,68 @@ def test_ranks_whose_workers_fetch_ahead_may_leave_an_epoch_early() -> None:
         return pruner.epoch
 
     assert all_fine(in_threads(2, work)) == [1, 1]
+
+
+# -- another number of processes goes on ----------------------------------------------------------------------------
+
+
+def turns(pruner: Pruner, batch_size: int, drop_last: bool, own_loop: bool, stop: int | None = None) -> list[list[int]]:
+    """The samples that each turn of a loop over the epochs that are left trains on, on this rank."""
+    trained: list[list[int]] = []
+    steps = 0
+    for _ in pruner.remaining_epochs() if own_loop else range(pruner.epoch, EPOCHS):
+        trained.append([])
+        for batch in pruner.batch_sampler(batch_size, drop_last):
+            pruner.update(batch, fake_losses(torch.tensor(batch), pruner.epoch))
+            trained[-1] += batch
+            steps += 1
+            if steps == stop:
+                return trained
+    return trained
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    n=st.integers(30, 60),
+    before=st.sampled_from([(1, 8), (1, 5), (2, 4), (3, 2), (4, 2)]),
+    after=st.sampled_from([(1, 8), (1, 3), (2, 4), (3, 2), (4, 2), (4, 1), (3, 3)]),
+    drop_last=st.booleans(),
+    pad=st.booleans(),
+    stop=st.integers(1, 9),
+    own_loop=st.booleans(),
+)
+@example(n=53, before=(1, 8), after=(4, 2), drop_last=True, pad=False, stop=3, own_loop=False)
+@example(n=53, before=(1, 8), after=(4, 2), drop_last=True, pad=False, stop=3, own_loop=True)
+@example(n=50, before=(2, 4), after=(3, 3), drop_last=True, pad=False, stop=3, own_loop=True)
+def test_any_number_of_processes_trains_every_epoch_that_is_left(
+    n: int, before: tuple[int, int], after: tuple[int, int], drop_last: bool, pad: bool, stop: int, own_loop: bool
+) -> None:
+    def make_rank(rank: MemoryRank) -> Pruner:
+        return Pruner(OrderDP(0.4), n, process_group=rank, epochs=EPOCHS, pad=pad)
+
+    def begin(rank: MemoryRank) -> tuple[Any, int, int]:
+        pruner = make_rank(rank)
+        turns(pruner, before[1], drop_last, own_loop, stop)
+        pruner.sync()
+        return pruner.state_dict(), pruner.epoch, pruner._manager.progress.trained
+
+    state, epoch, trained = all_fine(in_threads(before[0], begin))[0]
+
+    def go_on(rank: MemoryRank) -> tuple[list[list[int]], int]:
+        pruner = make_rank(rank)
+        pruner.load_state_dict(state)
+        return turns(pruner, after[1], drop_last, own_loop), pruner.epoch
+
+    results = all_fine(in_threads(after[0], go_on))
+    assert [end for _, end in results] == [EPOCHS] * after[0]
+    size, (world, each) = OrderDP(0.4).size(n, None), after
+
+    def served(samples: int) -> int:
+        share = -(-samples // world) if pad else samples // world
+        return (share - share % each if drop_last else share) * world
+
+    # The rest of the open epoch, if a step of it is left, and every later epoch as if it were the first.
+    rest = [served(size - trained)] if trained else []
+    expected = [samples for samples in rest if samples] + [served(size)] * (EPOCHS - epoch - bool(rest))
+    counts = [sum(len(part[turn]) for part, _ in results) for turn in range(len(results[0][0]))]
+    assert [count for count in counts if count] == expected

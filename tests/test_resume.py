@@ -14,6 +14,7 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from orderdp import Indexed, OrderDP, Pruner
+from orderdp.errors import StateError
 from tests.support import Undecided, Weighted, toy_dataset
 
 EPOCHS, BATCH_SIZE = 3, 6
@@ -66,18 +67,28 @@ class Run:
         if isinstance(self.loader, StatefulDataLoader):
             self.loader.load_state_dict(state["loader"])
 
+    def step(self, index: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> None:
+        loss = self.pruner.update(index, CRITERION(self.model(x), y))
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        self.visited.append(index.tolist())
+        self.steps += 1
+
+    def epoch(self, steps: int | None = None) -> None:
+        """Trains to the end of an epoch, or for some steps of it."""
+        for index, (x, y) in self.loader:
+            self.step(index, x, y)
+            if len(self.visited) == steps:
+                break
+
     def go(self, stop_after: int | None = None, before_update: bool = False) -> bytes | None:
         """Trains to the end; or to a step, and returns what it would save there."""
         for _ in range(self.pruner.epoch, EPOCHS):
             for index, (x, y) in self.loader:
                 if before_update and self.steps == stop_after:
                     return self.save()
-                loss = self.pruner.update(index, CRITERION(self.model(x), y))
-                self.optimizer.zero_grad()
-                loss.backward()
-                self.optimizer.step()
-                self.visited.append(index.tolist())
-                self.steps += 1
+                self.step(index, x, y)
                 if not before_update and self.steps == stop_after:
                     return self.save()
         return None
@@ -146,11 +157,12 @@ def test_with_workers_that_fetch_ahead(policy: str, persistent: bool, stop_after
     )
 
 
-def stateful(workers: int, snapshot_every: int = 1, by_sample: bool = False):
+def stateful(workers: int, snapshot_every: int = 1, by_sample: bool = False, prefetch: int | None = None):
     def make(pruner: Pruner) -> StatefulDataLoader:
         how = {"sampler": pruner.sampler, "batch_size": BATCH_SIZE}
         if not by_sample:
             how = {"batch_sampler": pruner.batch_sampler(BATCH_SIZE)}
+        how["prefetch_factor"] = prefetch
         return StatefulDataLoader(Indexed(DATASET), num_workers=workers, snapshot_every_n_steps=snapshot_every, **how)
 
     return make
@@ -166,6 +178,64 @@ def test_through_a_stateful_data_loader(policy: str, workers: int, stop_after: i
 @pytest.mark.parametrize("stop_after", [2, 6, 10])
 def test_through_a_stateful_data_loader_that_takes_snapshots_seldom(stop_after: int) -> None:
     assert_resumes(lambda: Run(POLICIES["epoch"], stateful(2, snapshot_every=4)), stop_after)
+
+
+@pytest.mark.parametrize(
+    ("policy", "snapshot_every", "stops"),
+    [
+        ("epoch", 4, [6, 7]),  # the loader still has the snapshot of step 4, of the epoch before
+        ("batch", 4, [5, 6, 7, 12, 13]),
+        ("epoch", 50, [6, 8, 12, 13]),  # it has the snapshot of step 0, two epochs before
+        ("random", 50, [6, 12]),
+    ],
+)
+def test_saving_twice_around_the_end_of_an_epoch_loses_nothing(policy: str, snapshot_every: int, stops: list) -> None:
+    straight = undisturbed(policy, drop_last=False)
+    visited, saved = [], None
+    for stop_after in (*stops, None):
+        run = Run(POLICIES[policy], stateful(1, snapshot_every))
+        if saved is not None:
+            run.load(saved)
+        saved = run.go(stop_after)
+        visited += run.visited
+    assert visited == straight.visited
+    assert run.pruner.report() == straight.pruner.report()
+
+
+@pytest.mark.parametrize(("policy", "snapshot_every"), [("epoch", 4), ("random", 4), ("random", 1)])
+def test_a_stateful_data_loader_that_has_ended_goes_on_with_the_next_epoch(policy: str, snapshot_every: int) -> None:
+    """It fetches ahead in an iterator that it throws away, which here reaches the end of the next epoch."""
+    make_loader = stateful(1, snapshot_every, prefetch=9)
+    first, second, straight = (Run(POLICIES[policy], make_loader) for _ in range(3))
+    straight.go()
+    first.epoch()
+    second.load(first.save())
+    second.go()
+    assert first.visited + second.visited == straight.visited
+
+
+@pytest.mark.parametrize(("workers", "snapshot_every"), [(0, 1), (1, 1), (1, 4)])
+def test_an_epoch_left_early_leaves_no_batches_to_skip(workers: int, snapshot_every: int) -> None:
+    make_loader = stateful(workers, snapshot_every)
+    first, second, straight = (Run(POLICIES["epoch"], make_loader) for _ in range(3))
+    for run in (straight, first):
+        run.epoch(2)
+        run.pruner.end_epoch()
+    second.load(first.save())
+    for run in (straight, second):
+        run.epoch()
+    assert first.visited + second.visited == straight.visited
+
+
+def test_a_filtered_batch_sampler_refuses_to_guess_what_its_loader_skips() -> None:
+    def make(pruner: Pruner) -> StatefulDataLoader:
+        batches = pruner.filter(BatchSampler(range(len(DATASET)), BATCH_SIZE, drop_last=False))
+        return StatefulDataLoader(Indexed(DATASET), batch_sampler=batches, num_workers=1, snapshot_every_n_steps=5)
+
+    first, second = (Run(POLICIES["epoch"], make) for _ in range(2))
+    second.load(first.go(9))
+    with pytest.raises(StateError, match="Set snapshot_every_n_steps=1"):
+        second.go()
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -224,3 +294,25 @@ def test_between_epochs_nothing_of_the_draw_is_kept() -> None:
     timeline = run.pruner.state_dict()["timeline"]
     assert timeline["epoch"] is None
     assert timeline["selection"] is None
+
+
+@pytest.mark.parametrize("policy", ["epoch", "batch", "weighted"])
+@pytest.mark.parametrize("where", ["made", "loaded", "iterated", "synced"])
+def test_what_happens_in_inference_mode_does_not_disturb_the_training_after_it(policy: str, where: str) -> None:
+    straight, first = Run(POLICIES[policy]), Run(POLICIES[policy])
+    straight.go()
+    saved = first.go(4)
+    with torch.inference_mode(where == "made"):
+        second = Run(POLICIES[policy])
+    second.model, second.optimizer = first.model, first.optimizer
+    with torch.inference_mode(where == "loaded"):
+        state = torch.load(io.BytesIO(saved), weights_only=True)
+        second.pruner.load_state_dict(state["pruner"])
+    second.steps = first.steps
+    with torch.inference_mode(where == "iterated"):
+        next(iter(second.loader))
+    with torch.inference_mode(where == "synced"):
+        second.pruner.sync()
+    second.go()
+    assert first.visited + second.visited == straight.visited
+    assert second.pruner.report() == straight.pruner.report()

@@ -109,6 +109,45 @@ def test_a_loader_that_does_not_say_how_far_it_fetches_ahead_is_believed_the_sec
         batches_of(loader)
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("policy", [OrderDP(0.5), OrderDP(0.5, exploitation=1)])
+def test_a_look_at_the_last_batch_of_a_resumed_epoch_does_not_move_time(workers: int, policy: OrderDP) -> None:
+    """Also not where the policy needs no feedback: losses have come back before, and will again."""
+    dataset = toy_dataset(40)
+
+    def make() -> tuple[Pruner, DataLoader]:
+        pruner = Pruner(policy, dataset)
+        return pruner, pruner.loader(dataset, batch_size=5, num_workers=workers)
+
+    (first, loader), (second, rest) = make(), make()
+    for index, _ in islice(loader, 3):
+        first.update(index, fake_losses(index))
+    second.load_state_dict(first.state_dict())
+    look = next(iter(rest))[0].tolist()
+    assert train_epoch(second, rest) == [look]
+    assert second.epoch == 1
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("passed", [1, 2, 3])
+def test_without_update_a_checkpoint_between_epochs_goes_on_with_the_next(workers: int, passed: int) -> None:
+    dataset = toy_dataset(40)
+
+    def make() -> tuple[Pruner, DataLoader]:
+        pruner = Pruner(OrderDP(0.5, exploitation=1), dataset, epochs=3)
+        return pruner, pruner.loader(dataset, batch_size=6, num_workers=workers)
+
+    _, loader = make()
+    straight = [batches_of(loader) for _ in range(3)]
+    (first, loader), (second, rest) = make(), make()
+    before = [batches_of(loader) for _ in range(passed)]
+    assert first.epoch == passed
+    second.load_state_dict(first.state_dict())
+    assert second.epoch == passed
+    assert second.done == first.done == (passed == 3)
+    assert before + [batches_of(rest) for _ in range(second.epoch, 3)] == straight
+
+
 def test_a_policy_that_needs_no_feedback_goes_on_when_used_up() -> None:
     dataset = toy_dataset(40)
     pruner = Pruner(OrderDP(0.5, exploitation=1), dataset)

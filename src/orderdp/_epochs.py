@@ -58,9 +58,12 @@ SPENT      load     CLOSED; OPEN
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sized
+import time
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sized
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum
+from threading import RLock, get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -100,6 +103,7 @@ from orderdp.samplers import (
     Order,
     PerBatchOrder,
     RankShard,
+    check_continuable,
     grouped,
     read_sampler,
     restore_order,
@@ -203,6 +207,7 @@ class TrainingProgress:
             unknown.
         step: The most samples whose losses came back at once.
         kept_before: Samples trained on in earlier epochs.
+        left_at: Position at which the epoch before was left; None if unknown.
         passes: How often an iterator has reached the end of the epoch; each certain pass counts twice.
         unsynced: Samples whose losses came back on this rank since the last sync.
         start: Position from which the last iterator was served.
@@ -220,6 +225,7 @@ class TrainingProgress:
     cut: tuple[int, bool] | None = None
     step: int = 0
     kept_before: int = 0
+    left_at: int | None = None
     passes: int = 0
     unsynced: int = 0
     start: int = 0
@@ -241,7 +247,7 @@ class TrainingProgress:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the progress as plain numbers."""
-        names = ("epoch", "trained", "end", "cut", "step", "kept_before", "updates")
+        names = ("epoch", "trained", "end", "cut", "step", "kept_before", "left_at", "updates")
         state = {name: getattr(self, name) for name in names}
         # Only after samplers that are no permutation, so that other states are as they always were.
         return state | {name: getattr(self, name) for name in ("handed_out", "extra") if getattr(self, name)}
@@ -249,7 +255,7 @@ class TrainingProgress:
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> TrainingProgress:
         """Restore the progress, with nothing trained since."""
-        end, cut = state["end"], state.get("cut")
+        end, cut, left_at = state["end"], state.get("cut"), state.get("left_at")
         epoch, trained = stored_count(state, "epoch", most=LAST_EPOCH), stored_count(state, "trained")
         return cls(
             epoch=epoch,
@@ -261,6 +267,7 @@ class TrainingProgress:
             handed_out=stored_count(state, "handed_out") if state.get("handed_out") else None,
             extra=int(state.get("extra", 0)),
             updates=stored_count(state, "updates", default=0),
+            left_at=None if left_at is None else stored_count(state, "left_at"),
         )
 
 
@@ -340,6 +347,13 @@ class _Returned(NamedTuple):
     counts: torch.Tensor
 
 
+class CopyableLock(type(RLock())):  # type: ignore[misc]
+    """A lock that does not keep its owner from being copied or pickled: a copy has a new one."""
+
+    def __reduce__(self) -> tuple[type[CopyableLock], tuple[()]]:
+        return CopyableLock, ()
+
+
 # A real ratio further than this from the nominal one triggers a warning.
 _NOTICEABLE = 0.005
 
@@ -370,6 +384,8 @@ class EpochManager:
         weights: One weight per sample by the last selection; None if all are 1.
         nonfinite: Non-finite losses in all epochs before the last selection.
         counted_on: Samples per epoch by which steps were counted last; None if they were not.
+        stepping: The thread that is in the middle of a step; 0 for none.
+        asked: Whether a thread reads or changes what steps write, or waits to.
     """
 
     def __init__(
@@ -396,6 +412,8 @@ class EpochManager:
         self.weights: torch.Tensor | None = None
         self.nonfinite = 0
         self.counted_on: int | None = None
+        self.stepping = self.asked = 0
+        self._lock = CopyableLock()
         self._policy = policy
         self._table = table
         self._epochs = epochs
@@ -410,6 +428,7 @@ class EpochManager:
         self._warned: set[type[Warning]] = set()
         self._is_among = False  # whether the selection was made among what a sampler of the user handed out
         self._rewound = False  # whether the loader itself skips the trained part of the open epoch
+        self._rewinding = False  # the same, until an iterator is opened
         self._options = options or DistributedOptions()
         self._sharding = sharding
         self._synchronizer: Synchronizer | None = None
@@ -420,6 +439,31 @@ class EpochManager:
         self._repeated_before = 0
         self._returned: _Returned | None = None  # of the last epoch, until it is reported
         self._excluded: np.ndarray | None = None  # one flag per sample; None if none is excluded
+        self._last: tuple[int, int] | None = None  # id and size of the order before, until its iterator ends
+
+    # -- threads -----------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep other threads from reading and from changing anything, and wait for the end of a step.
+
+        A step takes no lock, which would cost a tenth of it: it sets `stepping`, and then looks at `asked`; here it is
+        the other way round, so one of the two waits.
+        """
+        with self._lock:
+            self.asked += 1
+            try:
+                while self.stepping not in (0, get_ident()):
+                    time.sleep(5e-5)
+                yield
+            finally:
+                self.asked -= 1
+
+    def let_pass(self) -> None:
+        """Wait, at the start of a step, for threads that have asked."""
+        self.stepping = 0
+        with self._lock:
+            self.stepping = get_ident()
 
     # -- the policy's context and sizes ------------------------------------------------------------------------
 
@@ -544,6 +588,10 @@ class EpochManager:
 
     def open(self, request: EpochRequest) -> OpenEpoch:
         """Open an epoch for a new iterator; return its order and its start and end offsets."""
+        with self.alone(), torch.inference_mode(False):  # tensors made here outlive an evaluation
+            return self._open(request)
+
+    def _open(self, request: EpochRequest) -> OpenEpoch:
         group = find_group(self._options.process_group)
         if self._sharding is not None:
             self._sharding.check_group(group)
@@ -563,6 +611,8 @@ class EpochManager:
         order, progress = self.order, self.progress
         if order is None:
             return OpenEpoch(EpochOrder(np.empty(0, dtype=np.int64)), progress.epoch, 0, 0)
+        if order.arrangement is None:
+            check_continuable(order, request)
         self._rank, self._world = (0, 1) if group is None else (group.rank, group.world)
         self._shard = None if group is None else self._shard_of(group)
         start = 0 if self._rewound else progress.trained
@@ -587,17 +637,19 @@ class EpochManager:
     def epoch(self) -> int:
         """The epoch that a new iterator goes through.
 
-        Right after a checkpoint is loaded, the rest of the open epoch may be smaller than the number of ranks, or than
-        one step. Then this is the next epoch, and a loop over the remaining epochs must start there.
+        Right after a checkpoint is loaded, the rest of the open epoch may be smaller than the number of ranks. Then
+        this is the next epoch, and a loop over the remaining epochs must start there. A rest that is only smaller than
+        a step is served once, empty: the batch size is not known before the first iterator.
         """
         progress, order = self.progress, self.order
         if order is None or not progress.trained or self.state is TRAINING or self._rewound:
-            return progress.epoch
+            return progress.epoch + self._is_passed
         shard = self._shard_of(self._group())
         if isinstance(order, PerBatchOrder):  # continues with the steps it was begun with, or not at all
             left = len(order) - progress.trained
             return progress.epoch + ((left if shard is None else shard.size(left)) == 0)
-        return progress.epoch + self._is_left_out(self._end(order, progress.trained, progress.cut, shard))
+        cut = progress.cut if progress.start else None  # how the checkpoint's batches were cut says nothing
+        return progress.epoch + self._is_left_out(self._end(order, progress.trained, cut, shard))
 
     def is_over(self, request: EpochRequest) -> bool:
         """Whether a new iterator gets the next epoch and not the open one."""
@@ -611,9 +663,10 @@ class EpochManager:
                 and progress.trained > 0
                 and progress.end - progress.trained < progress.step
             )
-            if is_remainder or not self._needs_feedback:
+            # Losses have come back before a rest was loaded, and will again: its end was only looked at.
+            if is_remainder or not (self._needs_feedback or progress.trained):
                 return True
-            if progress.passes >= 2:
+            if progress.passes >= (4 if progress.trained else 2):  # a look at the last batch of a rest ends it
                 self._warn_once(
                     NoFeedbackWarning,
                     "an epoch ended and update() received no losses, so the same samples are served again. Call loss "
@@ -626,9 +679,14 @@ class EpochManager:
         end = self._end(order, start, request.cut, self._shard_of(self._group()), request.inner)
         if not self._is_left_out(end):
             return False
-        # If the batch size has changed, a loop that counts by `epoch` still counts this epoch: it is then served
-        # once, empty.
+        # A loop that counts by `epoch` still counts this epoch: it is then served once, empty.
         return self._rewound or self.epoch > progress.epoch or progress.passes > 0
+
+    @property
+    def _is_passed(self) -> bool:
+        """Whether a loop that never calls update(), as a policy without feedback allows, has ended the open epoch."""
+        progress = self.progress
+        return self.state is EXHAUSTED and progress.passes >= 2 and not (self._needs_feedback or progress.step)
 
     def _is_left_out(self, end: int) -> bool:
         """Whether nothing of the open epoch is left for an iterator that ends at this position."""
@@ -760,8 +818,12 @@ class EpochManager:
         context = self.context(self.progress.epoch)
         size = self._policy.size(self.n, context)
         size = len(self.select()) if size is None else size
-        step = self._step_size(request.cut[0])
-        return PerBatchOrder(self._policy, self._table, context, size, step, request.drop_last)
+        step, shard = self._step_size(request.cut[0]), self._shard_of(self._group())
+        if shard is None or not request.drop_last:
+            whole = size // step * step if request.drop_last else size
+        else:
+            whole = min(size, shard.size(size) // request.cut[0] * step)  # with padding, the last step may lack some
+        return PerBatchOrder(self._policy, self._table, context, whole, step, request.drop_last)
 
     def _sharded_order(self, sharding: ShardedDraw, arrangement: Hashable) -> Order:
         """Select and rebalance this rank's part of the current epoch. A collective with several ranks."""
@@ -827,6 +889,8 @@ class EpochManager:
             self.progress.passes += 2 if certainly else 1
             if self.state is OPEN:
                 self.state = EXHAUSTED
+        elif self._last is not None and id(order) == self._last[0]:
+            self._last = None
 
     def restarted(self, number: int) -> None:
         """Record that an iterator over epoch `number` is asked for more while a newer iterator's epoch is open."""
@@ -849,7 +913,7 @@ class EpochManager:
             return
         if self.state is TRAINING:
             self.end_epoch()
-        elif self.state is EXHAUSTED and not self._needs_feedback:
+        elif self.state is EXHAUSTED and (not self._needs_feedback or self._is_left_out(self.progress.end or 0)):
             self._over()
         else:
             raise StateError(
@@ -872,7 +936,7 @@ class EpochManager:
                 f"samples of epoch {self.progress.epoch} have been trained on already. Leave it out if nothing was "
                 "loaded."
             )
-        self._rewound = True
+        self._rewound = self._rewinding = True
 
     def _over(self) -> None:
         """End the open epoch: the rest of it is not trained on."""
@@ -922,9 +986,12 @@ class EpochManager:
         self._table.flush()
         if self.order is not None and self.progress.received and self._sharding is None:
             self._compare(self.order)
+        iterated = self.order is not None and not (self.progress.overran and self.progress.passes < 2)
+        self._last = (id(self.order), self.epoch_size()) if iterated else None
         self._repeated_before = self.repeated
         progress = self.progress
         progress.kept_before += progress.trained
+        progress.left_at = progress.trained
         progress.epoch += 1
         progress.trained, progress.end, progress.passes = 0, None, 0
         if progress.handed_out is not None:
@@ -1007,6 +1074,8 @@ class EpochManager:
         if size is not None:
             return size
         if self.selection is None and (self._sharding is not None or self._group() is not None):
+            if self._last is not None:  # an iterator over the epoch before is still in use
+                return self._last[1]
             raise TypeError(
                 "the number of kept samples depends on losses of other processes, which are synced when an epoch "
                 "begins. Call len() after iter(loader)."
@@ -1143,6 +1212,7 @@ class EpochManager:
         except Exception as error:
             failure = error
         self._follow(synchronizer.decide(self.progress.epoch, "iter()", message, self._settings(request), failure))
+        self._rewinding = False  # a rank that gets no batch stays rewound while the others end the epoch
         if self._is_spent(request):
             return
         if synchronizer.drawing:
@@ -1224,7 +1294,7 @@ class EpochManager:
             settings |= {
                 "batch_size": request.batch_size,
                 "drop_last": request.drop_last,
-                "whether rewind() was called": self._rewound,
+                "whether rewind() was called": self._rewinding,
             }
         return settings
 
@@ -1282,20 +1352,25 @@ class EpochManager:
 
     def state_dict(self) -> dict[str, Any]:
         """Return tensors and plain values from which the epoch manager can be restored."""
+        clock, order, selection = self.progress.state_dict(), self.order, self.selection
+        if self._is_passed:
+            clock |= {"epoch": self.epoch, "end": None}
+            order = selection = None
         state = {
             "seed": self.seed,
-            "clock": self.progress.state_dict(),
+            "clock": clock,
             "nonfinite": self.nonfinite,
             "repeated": self.repeated,
         }
         if self._sharding is not None:
-            return {**state, **self._sharding.state_dict(self.order, self.progress.trained)}
+            return {**state, **self._sharding.state_dict(order, self.progress.trained)}
         # An open epoch stores its own order; the selection beside it is stored only for its weights.
-        selection = self.selection if self.order is None or self.weights is not None else None
+        if order is not None and self.weights is None:
+            selection = None
         return {
             **state,
             "selection": None if selection is None else selection_state(selection),
-            "epoch": None if self.order is None else self.order.state_dict(),
+            "epoch": None if order is None else order.state_dict(),
         }
 
     def whole(self, state: Any) -> Mapping[str, Any]:
@@ -1326,9 +1401,9 @@ class EpochManager:
             self.selection, self._is_among = selection, False
             self._last_weights = None if selection is None else selection.weights
             self.weights = None if selection is None else selection.dense_weights(self.n)
-            self.order, self._rewound = order, False
+            self.order, self._rewound, self._rewinding = order, False, False
             self.state = CLOSED if order is None else OPEN
-            self._repeated_before, self._shard = repeated, None
+            self._repeated_before, self._shard, self._last = repeated, None, None
             self._returned = None
             if sharding is not None:
                 sharding.restored(order, state)

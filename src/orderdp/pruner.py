@@ -7,7 +7,9 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypeVar
+from functools import wraps
+from threading import get_ident
+from typing import Any, Concatenate, Literal, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -56,6 +58,7 @@ __all__ = [
     "checked_policy",
     "checked_scores",
     "feedback_arguments",
+    "in_turn",
 ]
 
 
@@ -312,6 +315,25 @@ class Preview:
         return dense
 
 
+_Parameters = ParamSpec("_Parameters")
+
+
+_Any = TypeVar("_Any", bound="Pruner")
+
+
+def in_turn(
+    method: Callable[Concatenate[_Any, _Parameters], _Result],
+) -> Callable[Concatenate[_Any, _Parameters], _Result]:
+    """Let a method of a pruner wait while another thread changes the pruner, or reads it."""
+
+    @wraps(method)
+    def locked(self: _Any, *args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
+        with self._manager.alone():
+            return method(self, *args, **kwargs)
+
+    return locked
+
+
 class SameSteps(NamedTuple):
     """The settings with which pruned training makes as many steps as full data.
 
@@ -362,6 +384,7 @@ class Pruner:
             set with another fingerprint is refused.
     """
 
+    @torch.inference_mode(False)
     def __init__(
         self,
         policy: Policy,
@@ -443,11 +466,13 @@ class Pruner:
         return self._manager.seed
 
     @property
+    @in_turn
     def epoch(self) -> int:
         """Number of epochs trained to their end; a resumed loop starts here."""
         return self._manager.epoch
 
     @property
+    @in_turn
     def batches_done(self) -> int:
         """Batches of the open epoch that this process has trained on; 0 between epochs.
 
@@ -458,6 +483,7 @@ class Pruner:
         return self._manager.batches_done
 
     @property
+    @in_turn
     def progress(self) -> float:
         """Finished fraction of the planned training, in [0, 1]: of epochs or steps, or of a `Budget`'s samples."""
         progress = self._manager.fraction_done
@@ -469,6 +495,7 @@ class Pruner:
         return progress
 
     @property
+    @in_turn
     def done(self) -> bool:
         """Whether the planned training is finished: all epochs or steps, or all samples under a `Budget`."""
         if self._manager.fraction_done is None:
@@ -489,12 +516,14 @@ class Pruner:
         if self._manager.fraction_done is None:
             raise ConfigError("remaining_epochs needs to know how many are planned. Use Pruner(..., epochs=...).")
         self.resume()
-        while not self._manager.done:
+        while not self.done:
             epoch = self.epoch
             yield epoch
-            self._manager.leave(epoch)
+            with self._manager.alone():
+                self._manager.leave(epoch)
 
     @property
+    @in_turn
     def lr_scale(self) -> float:
         """The factor on the learning rate that the policy asks for; 1 for most policies."""
         handed_out = self._manager.progress.handed_out
@@ -537,16 +566,19 @@ class Pruner:
         return range(self._table.first, self._table.first + self._table.size)
 
     @property
+    @in_turn
     def scores(self) -> torch.Tensor:
         """The score of every sample in `local_indices`, a copy on the CPU; infinite for unseen samples."""
         return torch.tensor(self._table["score"])
 
     @property
+    @in_turn
     def usage(self) -> torch.Tensor:
         """How often every sample in `local_indices` was trained on, a copy on the CPU."""
         return torch.tensor(self._table["usage"], dtype=torch.int64)
 
     @property
+    @in_turn
     def last_seen_epoch(self) -> torch.Tensor:
         """The epoch in which every sample was last trained on or observed, a copy on the CPU; -1 for never."""
         if "seen" not in self._table.declared:
@@ -569,8 +601,10 @@ class Pruner:
                 "with a sharded table a process does not know how often samples of other processes were trained on. "
                 'Use table="replicated" for the visits of any batch.'
             )
-        return self._table.uses_of(checked_index(index))
+        with self._manager.alone():
+            return self._table.uses_of(checked_index(index))
 
+    @in_turn
     def preview(self) -> Preview:
         """Return the selection of the open epoch or, between epochs, the one the next epoch would get now.
 
@@ -598,6 +632,7 @@ class Pruner:
         """Return a mask of the samples in `local_indices` that have not been removed."""
         return True if self._active is None else torch.from_numpy(~self._active.removed)
 
+    @in_turn
     def exclude(self, index: Any) -> None:
         """Never select these samples again: for items that cannot be read, or that should not be trained on.
 
@@ -639,6 +674,7 @@ class Pruner:
             raise
 
     @property
+    @in_turn
     def excluded(self) -> torch.Tensor:
         """Indices of the excluded samples."""
         gone = np.empty(0, np.int64) if self._active is None else np.flatnonzero(self._active.removed)
@@ -658,6 +694,7 @@ class Pruner:
             scores = scores[~self._active.removed]
         return float(np.mean(scores <= self._threshold.at(self._table))) if len(scores) else 0.0
 
+    @in_turn
     def report(self) -> dict[str, float]:
         """Return what has been saved so far.
 
@@ -713,6 +750,7 @@ class Pruner:
 
     # -- files -----------------------------------------------------------------------------------------------
 
+    @in_turn
     def export(
         self, path: str | os.PathLike[str], *, keep: float | None = None, by: Literal["usage", "score"] = "usage"
     ) -> str:
@@ -742,6 +780,7 @@ class Pruner:
         write_columns(path, columns, selection)
         return selection
 
+    @in_turn
     def import_scores(self, source: Any, *, column: str = "score") -> int:
         """Store scores from outside as `observe` does: larger means more to learn. Not counted as training.
 
@@ -925,14 +964,20 @@ class Pruner:
             scores = losses.detach()
         if extra or self._arguments.required:
             extra = checked_extra(extra, self._arguments, index, self.policy)
-        if not self._table_is_home:
-            table.move(losses.device)
-            self._table_is_home = True
-        progress = manager.progress
-        # Only the rest of a loaded epoch can be too small to be served: see EpochManager.epoch.
-        epoch = manager.epoch if progress.trained and not progress.received else progress.epoch
-        table.write(index, scores, epoch=epoch, mean=mean, compute_columns=compute_columns, extra=extra)
-        manager.trained_on(index.numel())
+        try:
+            manager.stepping = get_ident()
+            if manager.asked:
+                manager.let_pass()
+            if not self._table_is_home:
+                table.move(losses.device)
+                self._table_is_home = True
+            progress = manager.progress
+            # Only the rest of a loaded epoch can be too small to be served: see EpochManager.epoch.
+            epoch = manager.epoch if progress.trained and not progress.received else progress.epoch
+            table.write(index, scores, epoch=epoch, mean=mean, compute_columns=compute_columns, extra=extra)
+            manager.trained_on(index.numel())
+        finally:
+            manager.stepping = 0
         return result
 
     def observe(self, index: Any, scores: torch.Tensor, **extra: Any) -> None:
@@ -951,9 +996,10 @@ class Pruner:
         if extra:
             extra, compute_columns = checked_extra(extra, self._arguments, index, self.policy), self._compute_columns
         scores = checked_scores(scores, index)
-        self._table.write(
-            index, scores, epoch=self._manager.epoch, trained=False, compute_columns=compute_columns, extra=extra
-        )
+        with self._manager.alone():
+            self._table.write(
+                index, scores, epoch=self._manager.epoch, trained=False, compute_columns=compute_columns, extra=extra
+            )
 
     def reduce(self, index: Any, losses: torch.Tensor) -> torch.Tensor:
         """Return the weighted mean of `update` without storing anything: for closures and second passes (SAM, L-BFGS).
@@ -1122,6 +1168,7 @@ class Pruner:
             return 1, self._manager.bounds_among(ENDLESS * self.n, epoch)[1]
         return self._manager.bounds_among(count, epoch)
 
+    @in_turn
     def end_epoch(self) -> None:
         """End the epoch before all of it is trained on: for loops that leave an epoch early on purpose.
 
@@ -1130,6 +1177,8 @@ class Pruner:
         """
         self._manager.end_epoch()
 
+    @in_turn
+    @torch.inference_mode(False)
     def sync(self) -> None:
         """Exchange feedback between the ranks of a group now instead of at the start of the next epoch.
 
@@ -1140,6 +1189,7 @@ class Pruner:
 
     # -- checkpoints -----------------------------------------------------------------------------------------
 
+    @in_turn
     def state_dict(self) -> dict[str, Any]:
         """Return the full state, at any moment, as tensors and plain values for ``torch.load(weights_only=True)``.
 
@@ -1164,6 +1214,8 @@ class Pruner:
             state["excluded"] = self._active.state_dict()
         return state
 
+    @in_turn
+    @torch.inference_mode(False)
     def load_state_dict(
         self,
         state: Mapping[str, Any] | Sequence[Mapping[str, Any]],
@@ -1204,6 +1256,7 @@ class Pruner:
         self._table_is_home = False
         restore_manager()
 
+    @in_turn
     def reset(self, seed: int | None = None) -> None:
         """Forget all scores, counts and progress, as if the pruner were new: for another fold, or to start over.
 
@@ -1221,6 +1274,7 @@ class Pruner:
         self._manager.reset(seed)
         self._warned_unsynced = False
 
+    @in_turn
     def resume(self) -> None:
         """Serve the rest of an epoch that was interrupted, as after loading a checkpoint of this moment.
 
@@ -1229,6 +1283,7 @@ class Pruner:
         """
         self._manager.resume()
 
+    @in_turn
     def rewind(self) -> None:
         """Let ``iter(loader)`` serve a partly trained epoch from its start: for loaders that skip batches themselves.
 

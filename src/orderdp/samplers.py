@@ -49,6 +49,7 @@ __all__ = [
     "PrunedSampler",
     "RankShard",
     "SampleIterator",
+    "check_continuable",
     "grouped",
     "read_sampler",
     "restore_order",
@@ -72,6 +73,7 @@ class EpochRequest:
         cut: Batch size and `drop_last`, if the epoch is cut into batches by them; None for single samples, and if
             `inner` makes the batches.
         inner: The sampler whose order the epoch keeps; None for the order of the selection.
+        keeps_batches: Whether the batches are those of `inner`; None for single samples, and if that is not known.
         dataset: The data set whose length is checked; None for no check.
         group_by: One number per sample, by which batches are grouped; None for no groups.
     """
@@ -81,6 +83,7 @@ class EpochRequest:
     drop_last: bool = False
     cut: tuple[int, bool] | None = None
     inner: Iterable[Any] | None = None
+    keeps_batches: bool | None = None
     dataset: Sized | None = None
     group_by: np.ndarray | None = None
 
@@ -272,7 +275,7 @@ class PerBatchOrder:
         context: The epoch's context.
         q: Number of samples the epoch trains on.
         batch_size: Samples per step.
-        drop_last: Whether to drop a last, smaller step.
+        drop_last: Whether a last, smaller step was dropped.
     """
 
     per_rank = False
@@ -284,7 +287,7 @@ class PerBatchOrder:
         self._table = table
         self._context = context
         self._batch_size = batch_size
-        self._total = q // batch_size * batch_size if drop_last else q
+        self._total = q
         self._candidates = policy.candidates(context)
         self._selected = np.empty(self._total, dtype=np.int64)
         self._n_selected = 0
@@ -379,6 +382,19 @@ def restore_order(state: Mapping[str, Any] | None, policy: Policy, table: ScoreT
     if state["kind"] == "stepwise" and isinstance(policy, StepwisePolicy):
         return PerBatchOrder.from_state(state, policy, table, context)
     return EpochOrder.from_state(state, context.n)
+
+
+def check_continuable(order: Order, request: EpochRequest) -> None:
+    """Raise if an epoch from a checkpoint was begun with batches that this request cannot continue."""
+    has_batches = getattr(order, "cuts", None) is not None
+    if request.keeps_batches is None or request.keeps_batches == has_batches:
+        return
+    begun = "pruner.filter(batch_sampler), which keeps its batches" if has_batches else "batches cut by their size"
+    raise StateError(
+        f"the checkpoint's epoch was begun with {begun}, and cannot continue with "
+        f"{'others' if has_batches else 'those of pruner.filter(batch_sampler)'}. Resume it with the same kind of "
+        "sampler, or call pruner.end_epoch() to go on with the next epoch."
+    )
 
 
 def selection_state(selection: Selection) -> dict[str, Any]:
@@ -537,29 +553,36 @@ class SampleIterator:
         return self._shard.batch(self._order, self._position, batch_size)
 
     def state_dict(self) -> dict[str, int]:
-        """Return the number of the epoch, the position reached, and the end."""
-        return {"epoch": self._number, "position": self._position, "end": self._end}
+        """Return the number of the epoch, the position reached, the end, and how many batches come before."""
+        return {"epoch": self._number, "position": self._position, "end": self._end, "skip": self._to_skip}
 
-    def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Move to the position of `state`."""
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Move to the position of `state`; bring it up to date if it is of the epoch before."""
         if state["epoch"] == self._number:
-            self._position = state["position"]
+            self._position, self._to_skip = state["position"], state.get("skip", 0)
         elif state["epoch"] == self._number - 1:
-            # That epoch was trained to its end. The loader may still skip the last part of it, if the loader's
-            # state is older than the pruner's.
-            self._serve_to_skip(state["end"] - state["position"])
+            # That epoch is over. The loader's state may be older than the pruner's: then the loader skips what was
+            # trained on since, the last part of that epoch and all of this one.
+            ended = self._manager.progress.left_at
+            self._to_skip = state.get("skip", 0) + self._batches_before(state, state["end"] if ended is None else ended)
+            self._position = 0
+            self._refusals_left = 0  # never reached: losses come back, and the loader asks for more than it serves
+            # The loader keeps this state until its next snapshot, and this epoch may be over by then.
+            state |= self.state_dict()
         else:
             raise StateError(
                 f"the loader's state is from epoch {state['epoch']}, the pruner is at epoch {self._number}. Load the "
                 "pruner's state from the same checkpoint before the loader's."
             )
 
-    def _serve_to_skip(self, samples: int) -> None:
-        if samples > 0:
-            raise StateError(
-                "the loader's state is older than the pruner's: it was saved in an epoch that has ended since. Set "
-                "snapshot_every_n_steps=1, or give the loader pruner.batch_sampler(...) instead of pruner.sampler."
-            )
+    def _batches_before(self, state: Mapping[str, int], ended: int) -> int:
+        """Return the batches between a state's position and the end of its epoch, which the loader will skip."""
+        if ended <= state["position"]:
+            return 0
+        raise StateError(
+            "the loader's state is older than the pruner's: it was saved in an epoch that has ended since. Set "
+            "snapshot_every_n_steps=1, or give the loader pruner.batch_sampler(...) instead of this sampler."
+        )
 
 
 class BatchIterator(SampleIterator):
@@ -580,8 +603,10 @@ class BatchIterator(SampleIterator):
         self._position += len(batch) * self._stride
         return batch
 
-    def _serve_to_skip(self, samples: int) -> None:
-        self._to_skip = batches_in(samples, self._batch_size * self._stride, drop_last=False)
+    def _batches_before(self, state: Mapping[str, int], ended: int) -> int:
+        if getattr(self._order, "cuts", None) is not None:  # batches of any size
+            return super()._batches_before(state, ended)
+        return batches_in(max(0, ended - state["position"]), self._batch_size * self._stride, drop_last=False)
 
 
 class PrunedSampler(Sampler[int]):
@@ -627,7 +652,7 @@ class PrunedBatchSampler(Sampler[list[int]]):
         self.sampler = PrunedSampler(manager)
         self._manager = manager
         cut = self.batch_size, self.drop_last
-        self._request = EpochRequest(batch_size=cut[0], drop_last=cut[1], cut=cut, dataset=dataset)
+        self._request = EpochRequest(batch_size=cut[0], drop_last=cut[1], cut=cut, keeps_batches=False, dataset=dataset)
         if group_by is not None:
             lengths = _checked_lengths(group_by, manager)
             # Equal for equal lengths, so that samplers that are made anew in every epoch have the same order.
@@ -802,6 +827,7 @@ class FilteredSampler(Sampler[Any]):
             drop_last=self.drop_last,
             cut=(self._repack_to, self.drop_last) if self._repack_to else None,
             inner=self._inner,
+            keeps_batches=False if self._repack_to else _makes_batches(inner),
         )
 
     @property
@@ -864,6 +890,15 @@ class FilteredSampler(Sampler[Any]):
             samples = self._manager.size_among(count)
         samples = self._manager.rank_samples(samples)
         return batches_in(samples, self._repack_to, self.drop_last) if self._repack_to else samples
+
+
+def _makes_batches(sampler: Any) -> bool | None:
+    """Whether a sampler yields batches; None if that cannot be known before it is read."""
+    if isinstance(sampler, Sequence):
+        return len(sampler) > 0 and np.ndim(sampler[0]) > 0
+    if isinstance(sampler, RandomSampler | SequentialSampler | SubsetRandomSampler | WeightedRandomSampler):
+        return False
+    return True if isinstance(sampler, BatchSampler) else None
 
 
 def _visits_each_once(sampler: Any, n: int) -> bool:

@@ -422,6 +422,36 @@ def test_deepfool_of_a_linear_model_is_the_distance_to_the_nearest_boundary() ->
         assert found.item() == pytest.approx(min(gaps), rel=1e-2, abs=1e-3)
 
 
+class CountedRows(torch.autograd.Function):
+    """Passes everything on, and counts the rows that are differentiated."""
+
+    rows = 0
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        CountedRows.rows += len(gradient)
+        return gradient
+
+
+def test_samples_that_have_flipped_are_not_differentiated_again() -> None:
+    torch.manual_seed(0)
+    layers = torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.Tanh(), torch.nn.Linear(16, 4)).eval()
+    x = 3 * torch.randn(40, 6)
+
+    def rows_of(batches: list[torch.Tensor]) -> tuple[int, torch.Tensor]:
+        CountedRows.rows = 0
+        norms = torch.cat([perturbation_norms(lambda x: layers(CountedRows.apply(x)), batch) for batch in batches])
+        return CountedRows.rows, norms
+
+    together, one_by_one = rows_of([x]), rows_of(list(x.split(1)))
+    assert together[0] == one_by_one[0]
+    torch.testing.assert_close(together[1], one_by_one[1], rtol=1e-4, atol=1e-5)
+
+
 def test_deepfools_change_does_change_the_prediction_of_a_network() -> None:
     torch_rng = torch.Generator().manual_seed(0)
     model = small_net()

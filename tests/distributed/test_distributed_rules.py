@@ -629,3 +629,135 @@ def test_a_column_of_true_and_false_is_exchanged() -> None:
         return pruner._table["right"].tolist()
 
     assert all_fine(in_threads(2, work)) == [[i % 2 == 1 for i in range(20)]] * 2
+
+
+# -- one rank iterates more often than the others ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shard", [True, False])
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_rank_that_looks_at_a_batch_alone_is_named(shard: bool, resumed: bool) -> None:
+    state = None
+    if resumed:
+        first = Pruner(OrderDP(0.5), 96)
+        batch = next(iter(first.batch_sampler(4)))
+        first.update(batch, fake_losses(torch.tensor(batch)))
+        state = first.state_dict()
+
+    def work(rank: MemoryRank) -> None:
+        pruner = Pruner(OrderDP(0.5), 96, process_group=rank, shard=shard)
+        if state is not None:
+            pruner.load_state_dict(state)
+        batches = pruner.batch_sampler(4)
+        if rank.rank == 1:
+            next(iter(batches))
+        for epoch in range(2):
+            for number, batch in enumerate(batches):
+                if shard or number % 3 == rank.rank:  # as a framework deals them out
+                    pruner.update(batch, fake_losses(torch.tensor(batch), epoch))
+
+    for error in in_threads(3, work):
+        assert isinstance(error, GroupError)
+        assert "rank 1 called iter(loader) once more than the other processes" in str(error)
+        assert "trained on nothing of epoch 0" in str(error)
+
+
+def test_looks_of_all_ranks_are_free() -> None:
+    def work(rank: MemoryRank) -> tuple[list, int]:
+        pruner = Pruner(OrderDP(0.5), 48, process_group=rank)
+        batches = pruner.batch_sampler(4)
+        looks = [next(iter(batches)) for _ in range(2)]
+        epoch = list(batches)
+        for batch in epoch:
+            pruner.update(batch, fake_losses(torch.tensor(batch)))
+        return [look == epoch[0] for look in looks], pruner.epoch
+
+    assert all_fine(in_threads(3, work)) == [([True, True], 1)] * 3
+
+
+# -- a framework deals out the batches --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("trained", [1, 2, 3])
+def test_ranks_rewind_though_one_gets_none_of_the_rest(trained: int) -> None:
+    """Four batches for three ranks; all ranks skip those that were trained on before."""
+    first = Pruner(OrderDP(0.5), 32)
+    whole = list(first.batch_sampler(4))
+    for batch in whole[:trained]:
+        first.update(batch, fake_losses(torch.tensor(batch)))
+    straight = Pruner(OrderDP(0.5), 32)
+    for _ in range(2):
+        for batch in straight.batch_sampler(4):
+            straight.update(batch, fake_losses(torch.tensor(batch)))
+
+    def work(rank: MemoryRank) -> tuple[list, int, torch.Tensor]:
+        pruner = Pruner(OrderDP(0.5), 32, process_group=rank, shard=False)
+        pruner.load_state_dict(first.state_dict())
+        pruner.rewind()
+        mine = []
+        for skipped in (trained, 0):
+            for number, batch in enumerate(list(pruner.batch_sampler(4))[skipped:]):
+                if number % 3 == rank.rank:
+                    pruner.update(batch, fake_losses(torch.tensor(batch)))
+                    mine += batch
+        list(pruner.batch_sampler(4))
+        return mine, pruner.epoch, pruner.usage
+
+    results = all_fine(in_threads(3, work))
+    assert [epoch for _, epoch, _ in results] == [2] * 3
+    assert len([index for mine, _, _ in results for index in mine]) == 32 - 4 * trained
+    assert all(torch.equal(usage, straight.usage) for _, _, usage in results)
+
+
+# -- lengths and steps ------------------------------------------------------------------------------------------------
+
+
+def test_a_length_that_losses_decide_stays_known_while_an_epoch_is_iterated() -> None:
+    def work(rank: MemoryRank) -> list[list[int]]:
+        pruner = Pruner(InfoBatch(0.5), 40, process_group=rank, epochs=4)
+        batches, lengths = pruner.batch_sampler(4), []
+        with pytest.raises(TypeError, match="depends on losses of other processes"):
+            len(batches)
+        for epoch in range(3):
+            lengths.append([])
+            for batch in batches:
+                lengths[-1].append(len(batches))
+                pruner.update(batch, fake_losses(torch.tensor(batch), epoch))
+                lengths[-1].append(len(batches))
+        return lengths
+
+    for lengths in all_fine(in_threads(2, work)):
+        assert lengths == [[len(each) // 2] * len(each) for each in lengths]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    n=st.integers(40, 80),
+    world=st.integers(1, 4),
+    batch_size=st.integers(1, 4),
+    pad=st.booleans(),
+    drop_last=st.booleans(),
+    every=st.sampled_from(["epoch", "batch"]),
+)
+def test_ranks_make_as_many_steps_as_were_promised(
+    n: int, world: int, batch_size: int, pad: bool, drop_last: bool, every: Any
+) -> None:
+    def work(rank: MemoryRank) -> tuple[int, int, list[list[int]]]:
+        pruner = Pruner(OrderDP(0.5, every=every), n, process_group=rank, pad=pad)
+        batches = pruner.batch_sampler(batch_size, drop_last)
+        promised = pruner.steps(1, batch_size, drop_last=drop_last, world_size=world)
+        length, made = len(batches), []
+        for batch in batches:
+            pruner.update(batch, fake_losses(torch.tensor(batch)))
+            made.append(batch)
+        assert pruner.epoch == 1
+        return promised, length, made
+
+    results = all_fine(in_threads(world, work))
+    for promised, length, made in results:
+        assert promised == length == len(made)
+        assert not drop_last or {len(batch) for batch in made} == {batch_size}
+    visited = [index for _, _, made in results for batch in made for index in batch]
+    left_out = world * batch_size - 1 if drop_last else 0 if pad else world - 1
+    assert n // 2 - left_out <= len(set(visited)) <= n // 2 + 1
+    assert len(visited) - len(set(visited)) <= (world - 1 if pad else 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 
 import numpy as np
@@ -12,6 +13,10 @@ from scipy import stats
 from orderdp import OrderDP, Pruner
 from orderdp.errors import ConfigError
 from orderdp.theory import coverage, plan, weights
+from orderdp.theory.coverage import _Mean
+from orderdp.theory.rank_rules import hypergeometric
+
+coverage_module = importlib.import_module("orderdp.theory.coverage")  # the package has a function of that name
 
 
 def simulate(n: int, policy: OrderDP, epochs: int, start: float, runs: int) -> tuple[np.ndarray, np.ndarray]:
@@ -186,3 +191,27 @@ def test_a_plan_rounds_as_the_policy_does() -> None:
 def test_a_plan_refuses_nonsense(arguments: dict) -> None:
     with pytest.raises(ConfigError):
         plan(**{"n": 1000, "prune_ratio": 0.4, "epochs": 3, "batch_size": 10, **arguments})
+
+
+@pytest.mark.parametrize("ranks", ["unseen-first", "seen-first"])
+def test_the_mean_path_is_that_of_the_whole_distribution_where_it_takes_a_short_way(ranks) -> None:
+    """The limit q is far below the pools' counts, in their reach, or far above."""
+    ways = set()
+    for n, s, q in [(20_000, 10_000, 300), (20_000, 8000, 2400), (6000, 4000, 3800), (500, 100, 3)]:
+        for unseen in np.linspace(1, n, 7).round():
+            chain = _Mean(n, s, q, ranks)
+            chain.unseen = float(unseen)
+            drawn = (unseen if ranks == "unseen-first" else n - unseen) * s / n
+            reach = 40 * np.sqrt(drawn + 1)
+            ways.add(int(drawn - reach > q) - int(drawn + reach < q))
+            expected = min(unseen, chain._gain_of(int(unseen)))
+            assert chain._gain() == pytest.approx(expected, rel=1e-9, abs=1e-9 * q)
+    assert ways == {-1, 0, 1}
+
+
+def test_a_plan_for_ten_billion_samples_looks_at_few_distributions(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(coverage_module, "hypergeometric", lambda *sizes: asked.append(sizes) or hypergeometric(*sizes))
+    found = plan(10**10, 0.999)
+    assert (found.q, found.all_seen_epoch) == (10**7, 1121)
+    assert len(asked) < 100

@@ -185,6 +185,8 @@ def check_ranks_in_sync(messages: Sequence[SyncMessage], syncing: bool) -> None:
     behind = [message for message in messages if message.epoch < target]
     places = {(message.is_open, message.trained) for message in ahead}
     sharded = messages[0].shard
+    if not syncing:
+        _check_looks(messages, target)
     apart = len(places) > 1 and (sharded or not syncing)
     lost = any(message.epoch < target - 1 for message in behind) or (behind and any(here.is_open for here in ahead))
     if apart or lost or (behind and syncing and sharded):
@@ -195,6 +197,24 @@ def check_ranks_in_sync(messages: Sequence[SyncMessage], syncing: bool) -> None:
         raise GroupError(
             f"all processes must be at the same step, but they are not: {shown}. Load the same checkpoint on every "
             "rank, and call sync() after the same step."
+        )
+
+
+def _check_looks(messages: Sequence[SyncMessage], target: int) -> None:
+    """Raise if a rank has called ``iter()`` once more than the others: it has no losses of an epoch they have ended.
+
+    If a framework shards the samples, a rank may get no batch, but not where every other rank gets two.
+    """
+    behind = [rank for rank, message in enumerate(messages) if message.epoch == target - 1]
+    ahead = [message for message in messages if message.epoch == target]
+    dealt = all(message.got > message.batch_size > 0 for message in ahead) and not any(
+        messages[rank].fed or messages[rank].got for rank in behind
+    )
+    if behind and (messages[0].shard or dealt) and not any(message.is_open for message in ahead):
+        raise GroupError(
+            f"{_named(behind)} called iter(loader) once more than the other processes, and trained on nothing of epoch "
+            f"{target - 1}, which they have ended. iter(loader) is a collective: look at a batch on all ranks or on "
+            "none."
         )
 
 

@@ -14,7 +14,7 @@ from orderdp.errors import ConfigError, DatasetError, StateError
 from orderdp.policies.baselines import Fixed
 from orderdp.policies.wrappers import ActiveIndices, ActivePerBatchPolicy, ActivePolicy, ActiveTableView, refuse_budget
 from orderdp.policy import Policy
-from orderdp.pruner import Pruner, checked_gone, checked_policy
+from orderdp.pruner import Pruner, checked_gone, checked_policy, in_turn
 from orderdp.score_table import mean_age
 
 __all__ = ["ActiveIndices", "ActiveTableView", "GrowingPruner"]
@@ -52,6 +52,8 @@ class GrowingPruner(Pruner):
 
     # -- changes -----------------------------------------------------------------------------------------------
 
+    @in_turn
+    @torch.inference_mode(False)
     def grow(self, dataset_or_length: Any) -> None:
         """Grow to the new length of the data set. New samples are unseen, so they come first in their pools.
 
@@ -72,6 +74,7 @@ class GrowingPruner(Pruner):
         self.sync()
         self._resize(n)
 
+    @in_turn
     def remove(self, indices: Any) -> None:
         """Remove samples: they are not drawn any more. In a process group every rank must call it.
 
@@ -123,6 +126,7 @@ class GrowingPruner(Pruner):
     def _there(self) -> torch.Tensor:
         return torch.from_numpy(~self._roster.removed)
 
+    @in_turn
     def report(self) -> dict[str, float]:
         """As `Pruner.report`; samples, coverage and staleness are over the active samples."""
         numbers = super().report()
@@ -137,10 +141,13 @@ class GrowingPruner(Pruner):
 
     # -- checkpoints -------------------------------------------------------------------------------------------
 
+    @in_turn
     def state_dict(self) -> dict[str, Any]:
         """Return the whole state, including the removed samples."""
         return {**super().state_dict(), "roster": self._roster.state_dict()}
 
+    @in_turn
+    @torch.inference_mode(False)
     def load_state_dict(
         self,
         state: Mapping[str, Any] | Sequence[Mapping[str, Any]],

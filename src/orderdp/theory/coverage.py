@@ -116,9 +116,12 @@ class _Mean:
         n, s, q, unseen = self.n, self.s, self.q, self.unseen
         if self.ranks == "uniform":
             return unseen * q / n
-        drawn = unseen * s / n
-        if self.ranks == "unseen-first" and drawn + 40 * math.sqrt(drawn + 1) < q:  # the limit q is out of reach
-            return drawn
+        first = unseen if self.ranks == "unseen-first" else n - unseen  # those that are kept before the others
+        drawn = first * s / n
+        reach = 40 * math.sqrt(drawn + 1)  # no pool is further from the mean, so q limits none of them, or all
+        if not drawn - reach <= q <= drawn + reach:
+            kept_first = min(drawn, float(q))
+            return kept_first if self.ranks == "unseen-first" else min(unseen, q - kept_first)
         # Linear between whole numbers: the last sample is found, though less than half a sample is expected.
         whole = math.floor(unseen)
         part = unseen - whole
