@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from threading import get_ident
-from typing import Any, Concatenate, Literal, NamedTuple, ParamSpec, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 import numpy as np
 import torch
@@ -315,23 +315,18 @@ class Preview:
         return dense
 
 
-_Parameters = ParamSpec("_Parameters")
+_Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
-_Any = TypeVar("_Any", bound="Pruner")
-
-
-def in_turn(
-    method: Callable[Concatenate[_Any, _Parameters], _Result],
-) -> Callable[Concatenate[_Any, _Parameters], _Result]:
+def in_turn(method: _Method) -> _Method:
     """Let a method of a pruner wait while another thread changes the pruner, or reads it."""
 
     @wraps(method)
-    def locked(self: _Any, *args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
+    def locked(self: Any, *args: Any, **kwargs: Any) -> Any:
         with self._manager.alone():
             return method(self, *args, **kwargs)
 
-    return locked
+    return cast(_Method, locked)
 
 
 class SameSteps(NamedTuple):

@@ -170,8 +170,8 @@ def _pixels(image: Any) -> torch.Tensor | None:
     if image.dtype != torch.uint8:  # normalized: from its darkest to its brightest value
         image = torch.nan_to_num(image.float())
         image = (255 * (image - image.min()) / (image.max() - image.min()).clamp(min=1e-12)).round().to(torch.uint8)
-    picture: torch.Tensor = image.permute(1, 2, 0).contiguous()
-    return picture
+    pixels: torch.Tensor = image.permute(1, 2, 0).contiguous()
+    return pixels
 
 
 def _png(pixels: torch.Tensor) -> bytes:
