@@ -372,7 +372,8 @@ class ScoreTable:
             return
         index = torch.cat(self._unflushed)
         self._unflushed = []
-        for part in index.split(_WIDEN_AT):
+        for start in range(0, len(index), _WIDEN_AT):
+            part = index[start : start + _WIDEN_AT]
             usage = self._columns["usage"]
             # One sample may be all of the part. Not on a device, which would have to be waited for.
             if self._on_host and usage.dtype is torch.int16 and (usage.index_select(0, part) >= _WIDEN_AT).any():
