@@ -163,6 +163,8 @@ for _ in range(2):
         """
 keys = streaming.KeyFilter(orderdp.OrderDP(0.5), seed=0, key=0)
 loader = DataLoader(keys.only(Stream()), batch_size=10)
+for _ in keys.one_epoch(loader):
+    pass
 for _ in keys.one_epoch(loader):  # here
     pass
 """,

@@ -293,7 +293,7 @@ def test_an_outcome_has_scores_and_the_cost_of_proxy_and_choice(proxy: Proxy) ->
     assert outcome.seconds == outcome.proxy_seconds + outcome.selection_seconds > 0
     assert outcome.proxy_seconds < proxy.seconds
     assert coresets.run(StaticRandom(), proxy, 0.5, seed=0).proxy_seconds == 0
-    with pytest.raises(ConfigError, match="belong to a method given by name"):
+    with pytest.raises(ConfigError, match="must come with the name of a method"):
         coresets.run(StaticRandom(), proxy, 0.5, seed=0, balanced=False)
 
 

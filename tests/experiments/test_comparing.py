@@ -489,7 +489,10 @@ def test_a_file_may_say_what_train_trains_and_not_what_a_comparison_varies(
     assert [run.config["seed"] for run in runs] == [7, 3]
     assert {run.config["label"] for run in runs} == {"orderdp (exploration=0.9) 50%"}
     assert main(["compare", *SMALL, "--config", str(file), "--out", str(tmp_path / "three")]) == 2
-    assert "sets policy and policy_parameters and prune_ratio and seed" in capsys.readouterr().err
+    assert (
+        "sets 'policy' and 'policy_parameters' and 'prune_ratio' and 'seed', which a comparison varies"
+        in capsys.readouterr().err
+    )
 
 
 def test_find_lossless_says_what_it_tried_and_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -545,7 +548,7 @@ def test_find_lossless_tries_no_ratio_that_a_comparison_would_and_names_what_it_
             "'infobatch-quantile' decides by itself how much it leaves out, got a prune ratio of 0.4",
         ),
         (["train", "--data", "digits", "--prune-ratio", "0.3", "--device", "abacus"], "device 'abacus' cannot be used"),
-        (["compare", "--data", "digits", "--prune-ratios", "a"], "numbers separated by commas"),
+        (["compare", "--data", "digits", "--prune-ratios", "a"], "--prune-ratios: must be a number in [0, 1), got 'a'"),
         (["compare", "--data", "digits", "--jobs", "0"], "--jobs must be at least 1"),
         (["compare", "--data", "digits", "--find-lossless", "--seeds", "0"], "at least two seeds"),
         (["compare", "--data", "digits", "--find-lossless", "--prune-ratios", "0.3"], "chooses the ratios itself"),

@@ -188,7 +188,7 @@ def test_the_cosine_is_that_of_the_next_draw_and_all_data_at_the_final_weights(t
     assert not any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
     losses = F.cross_entropy(model(task._train.train_batch(index, 3, 0)), DATA.train.labels, reduction="none")
     weight = torch.zeros(1347)
-    weight[torch.from_numpy(selection.indices)] = 1.0 if selection.weights is None else torch.tensor(selection.weights)
+    weight[selection.indices] = 1.0 if selection.weights is None else selection.weights
     assert (policy == "infobatch") == (selection.weights is not None)
     full, pruned = (
         torch.cat(

@@ -156,7 +156,7 @@ def test_a_logger_that_fails_does_not_end_the_run(wandb: Wandb, tmp_path: Path) 
             raise ConnectionError("no route to host")
 
     wandb.logged = Gone()
-    with pytest.warns(UserWarning, match="WandbLogger failed .ConnectionError: no route to host.. The run goes on"):
+    with pytest.warns(UserWarning, match="WandbLogger failed .ConnectionError: no route to host.. The run continues"):
         assert training(tmp_path, wandb="mine").run()["status"] == "done"
     assert len(read_csv(tmp_path)) == 3
 

@@ -104,7 +104,7 @@ def test_a_model_of_ones_own(tmp_path: Path) -> None:
         build_model(f"{file}:wrong", shape=(1, 2, 2), classes=5, seed=0)
     with pytest.raises(ConfigError, match=r"has no function 'mak'\. Did you mean 'make'\?"):
         build_model(f"{file}:mak", shape=(1, 2, 2), classes=5, seed=0)
-    with pytest.raises(ConfigError, match="there is no file"):
+    with pytest.raises(ConfigError, match="of the model does not exist"):
         build_model(f"{tmp_path}/nowhere.py:make", shape=(1, 2, 2), classes=5, seed=0)
     with pytest.raises(ConfigError, match="cannot be imported"):
         build_model("no_such_module_here:make", shape=(1, 2, 2), classes=5, seed=0)

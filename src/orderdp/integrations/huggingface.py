@@ -257,7 +257,8 @@ def _read(model: Any, outputs: Any, inputs: Mapping[str, Any]) -> tuple[torch.Te
         )
     labels = inputs.get("shift_labels", inputs.get("labels"))
     if not isinstance(labels, torch.Tensor):
-        raise FeedbackError(f"the batch must have labels, for each sample's loss, it has {sorted(inputs)}. {HINT}")
+        has = sorted(name for name in inputs if not name.startswith("orderdp_"))
+        raise FeedbackError(f"the batch must have labels, for each sample's loss, it has {has}. {HINT}")
     shift = logits.ndim > 2 and "shift_labels" not in inputs and _predicts_next(model)
     kind = getattr(getattr(model, "config", None), "problem_type", None)
     return logits, labels, shift, kind
