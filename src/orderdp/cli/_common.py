@@ -257,8 +257,8 @@ def settings_of(options: argparse.Namespace, *, varied: bool = False, **own: Any
     wrong = [name for name in VARIED if name in from_file] if varied else []
     if wrong:
         raise ConfigError(
-            f"{str(options.config)!r} sets {' and '.join(map(repr, wrong))}, which a comparison varies. Leave it out there, and "
-            "give --policies, --prune-ratios and --seeds."
+            f"{str(options.config)!r} sets {' and '.join(map(repr, wrong))}, which a comparison varies. Leave it out "
+            "there, and give --policies, --prune-ratios and --seeds."
         )
     chosen = {**preset_values(options.preset), **from_file, **given, **own}
     options.left_out = [name for name in ("data", "model") if name not in chosen]
