@@ -1394,7 +1394,9 @@ class EpochManager:
         if sharding is None:
             order = restore_order(state["epoch"], self._policy, self._table, context)
         else:
-            order = sharding.restore_order(state["epoch"], context)
+            order = rest = sharding.restore_order(state["epoch"], context)
+            if rest is not None and rest.base > progress.trained:
+                raise ValueError(f"an epoch redistributed after {rest.base} samples, {progress.trained} trained")
 
         def restore() -> None:
             self.progress, self.seed, self.nonfinite = progress, seed, nonfinite

@@ -360,3 +360,16 @@ def test_more_ranks_than_samples_are_left_begin_the_next_epoch() -> None:
         return epoch, [len(batch) for batch in batches]
 
     assert run(5, go_on) == [(1, [2, 1])] * 5
+
+
+def test_an_epoch_that_was_shared_out_after_more_samples_than_were_trained_on_is_refused() -> None:
+    pruner = Pruner(OrderDP(0.5), 20, table="sharded")
+    batch = torch.tensor(next(iter(pruner.batch_sampler(3))))
+    pruner.update(batch, torch.ones(3))
+    state = pruner.state_dict()
+    state["timeline"]["epoch"]["base"] = 4
+    other = Pruner(OrderDP(0.5), 20, table="sharded")
+    with pytest.raises(StateError, match="damaged"):
+        other.load_state_dict(state)
+    assert other.epoch == 0
+    assert not other.usage.any()

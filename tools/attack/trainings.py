@@ -69,7 +69,8 @@ class Model:
 
     def open(self) -> int:
         """An iterator is opened; the position from which it is served."""
-        if self.state == "TRAINING" or (self.state == "EXHAUSTED" and not self.needs_feedback):
+        # The rest of a loaded epoch waits for losses, whatever the policy needs.
+        if self.state == "TRAINING" or (self.state == "EXHAUSTED" and not self.needs_feedback and not self.trained):
             self.next_epoch()
         if self.state == "CLOSED":
             self.state, self.order, self.size = "OPEN", {}, None
