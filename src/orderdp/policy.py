@@ -160,17 +160,17 @@ class TableRows:
     """A table of some rows of another; rows may repeat.
 
     Args:
-        table: The other table.
+        columns: Returns a column of the other table by its name.
         indices: Which rows.
     """
 
-    def __init__(self, table: Table, indices: np.ndarray) -> None:
+    def __init__(self, columns: Callable[[str], np.ndarray], indices: np.ndarray) -> None:
         self.n = len(indices)
-        self._table, self._indices = table, indices
+        self._columns, self._indices = columns, indices
 
     def __getitem__(self, name: str) -> np.ndarray:
         """Return the column `name`, read-only."""
-        values: np.ndarray = self._table[name][self._indices]
+        values: np.ndarray = self._columns(name)[self._indices]
         values.flags.writeable = False
         return values
 
@@ -259,7 +259,7 @@ class Policy(ABC):
             Positions in `handed_out`, and their weights.
         """
         if not self.by_index:
-            return self.select(TableRows(table, handed_out), context.among(handed_out))
+            return self.select(TableRows(table.__getitem__, handed_out), context.among(handed_out))
         selection = self.select(table, context)
         places = np.full(context.n, -1, dtype=np.int64)
         places[selection.indices] = np.arange(len(selection))

@@ -50,6 +50,7 @@ __all__ = [
     "Preview",
     "Pruner",
     "SameSteps",
+    "between_steps",
     "checked_extra",
     "checked_gone",
     "checked_index",
@@ -58,7 +59,6 @@ __all__ = [
     "checked_policy",
     "checked_scores",
     "feedback_arguments",
-    "in_turn",
 ]
 
 
@@ -318,8 +318,8 @@ class Preview:
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
-def in_turn(method: _Method) -> _Method:
-    """Let a method of a pruner wait while another thread changes the pruner, or reads it."""
+def between_steps(method: _Method) -> _Method:
+    """Run a method of a pruner between two steps: it waits while another thread trains, reads or changes anything."""
 
     @wraps(method)
     def locked(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -461,13 +461,13 @@ class Pruner:
         return self._manager.seed
 
     @property
-    @in_turn
+    @between_steps
     def epoch(self) -> int:
         """Number of epochs trained to their end; a resumed loop starts here."""
         return self._manager.epoch
 
     @property
-    @in_turn
+    @between_steps
     def batches_done(self) -> int:
         """Batches of the open epoch that this process has trained on; 0 between epochs.
 
@@ -478,7 +478,7 @@ class Pruner:
         return self._manager.batches_done
 
     @property
-    @in_turn
+    @between_steps
     def progress(self) -> float:
         """Finished fraction of the planned training, in [0, 1]: of epochs or steps, or of a `Budget`'s samples."""
         progress = self._manager.fraction_done
@@ -490,7 +490,7 @@ class Pruner:
         return progress
 
     @property
-    @in_turn
+    @between_steps
     def done(self) -> bool:
         """Whether the planned training is finished: all epochs or steps, or all samples under a `Budget`."""
         if self._manager.fraction_done is None:
@@ -518,7 +518,7 @@ class Pruner:
                 self._manager.leave(epoch)
 
     @property
-    @in_turn
+    @between_steps
     def lr_scale(self) -> float:
         """The factor on the learning rate that the policy asks for; 1 for most policies."""
         handed_out = self._manager.progress.handed_out
@@ -561,19 +561,19 @@ class Pruner:
         return range(self._table.first, self._table.first + self._table.size)
 
     @property
-    @in_turn
+    @between_steps
     def scores(self) -> torch.Tensor:
         """The score of every sample in `local_indices`, a copy on the CPU; infinite for unseen samples."""
         return torch.tensor(self._table["score"])
 
     @property
-    @in_turn
+    @between_steps
     def usage(self) -> torch.Tensor:
         """How often every sample in `local_indices` was trained on, a copy on the CPU."""
         return torch.tensor(self._table["usage"], dtype=torch.int64)
 
     @property
-    @in_turn
+    @between_steps
     def last_seen_epoch(self) -> torch.Tensor:
         """The epoch in which every sample was last trained on or observed, a copy on the CPU; -1 for never."""
         if "seen" not in self._table.declared:
@@ -599,7 +599,7 @@ class Pruner:
         with self._manager.alone():
             return self._table.uses_of(checked_index(index))
 
-    @in_turn
+    @between_steps
     def preview(self) -> Preview:
         """Return the selection of the open epoch or, between epochs, the one the next epoch would get now.
 
@@ -627,7 +627,7 @@ class Pruner:
         """Return a mask of the samples in `local_indices` that have not been removed."""
         return True if self._active is None else torch.from_numpy(~self._active.removed)
 
-    @in_turn
+    @between_steps
     def exclude(self, index: Any) -> None:
         """Never select these samples again: for items that cannot be read, or that should not be trained on.
 
@@ -669,7 +669,7 @@ class Pruner:
             raise
 
     @property
-    @in_turn
+    @between_steps
     def excluded(self) -> torch.Tensor:
         """Indices of the excluded samples."""
         gone = np.empty(0, np.int64) if self._active is None else np.flatnonzero(self._active.removed)
@@ -689,7 +689,7 @@ class Pruner:
             scores = scores[~self._active.removed]
         return float(np.mean(scores <= self._threshold.at(self._table))) if len(scores) else 0.0
 
-    @in_turn
+    @between_steps
     def report(self) -> dict[str, float]:
         """Return what has been saved so far.
 
@@ -745,7 +745,7 @@ class Pruner:
 
     # -- files -----------------------------------------------------------------------------------------------
 
-    @in_turn
+    @between_steps
     def export(
         self, path: str | os.PathLike[str], *, keep: float | None = None, by: Literal["usage", "score"] = "usage"
     ) -> str:
@@ -775,7 +775,7 @@ class Pruner:
         write_columns(path, columns, selection)
         return selection
 
-    @in_turn
+    @between_steps
     def import_scores(self, source: Any, *, column: str = "score") -> int:
         """Store scores from outside as `observe` does: larger means more to learn. Not counted as training.
 
@@ -1163,7 +1163,7 @@ class Pruner:
             return 1, self._manager.bounds_among(ENDLESS * self.n, epoch)[1]
         return self._manager.bounds_among(count, epoch)
 
-    @in_turn
+    @between_steps
     def end_epoch(self) -> None:
         """End the epoch before all of it is trained on: for loops that leave an epoch early on purpose.
 
@@ -1172,7 +1172,7 @@ class Pruner:
         """
         self._manager.end_epoch()
 
-    @in_turn
+    @between_steps
     @torch.inference_mode(False)
     def sync(self) -> None:
         """Exchange feedback between the ranks of a group now instead of at the start of the next epoch.
@@ -1184,7 +1184,7 @@ class Pruner:
 
     # -- checkpoints -----------------------------------------------------------------------------------------
 
-    @in_turn
+    @between_steps
     def state_dict(self) -> dict[str, Any]:
         """Return the full state, at any moment, as tensors and plain values for ``torch.load(weights_only=True)``.
 
@@ -1209,7 +1209,7 @@ class Pruner:
             state["excluded"] = self._active.state_dict()
         return state
 
-    @in_turn
+    @between_steps
     @torch.inference_mode(False)
     def load_state_dict(
         self,
@@ -1251,7 +1251,7 @@ class Pruner:
         self._table_is_home = False
         restore_manager()
 
-    @in_turn
+    @between_steps
     def reset(self, seed: int | None = None) -> None:
         """Forget all scores, counts and progress, as if the pruner were new: for another fold, or to start over.
 
@@ -1269,7 +1269,7 @@ class Pruner:
         self._manager.reset(seed)
         self._warned_unsynced = False
 
-    @in_turn
+    @between_steps
     def resume(self) -> None:
         """Serve the rest of an epoch that was interrupted, as after loading a checkpoint of this moment.
 
@@ -1278,7 +1278,7 @@ class Pruner:
         """
         self._manager.resume()
 
-    @in_turn
+    @between_steps
     def rewind(self) -> None:
         """Let ``iter(loader)`` serve a partly trained epoch from its start: for loaders that skip batches themselves.
 

@@ -22,6 +22,7 @@ from orderdp.policy import (
     Selection,
     StepwisePolicy,
     Table,
+    TableRows,
     Threshold,
     describe,
     nominal_ratio,
@@ -32,7 +33,6 @@ __all__ = [
     "ActiveIndices",
     "ActivePerBatchPolicy",
     "ActivePolicy",
-    "ActiveTableView",
     "Balanced",
     "Budget",
     "PolicyWrapper",
@@ -401,7 +401,7 @@ class Balanced(PolicyWrapper):
             earlier = None if context.earlier is None else partial(_budget_then, context.earlier, sizes, number)
             inside = Context(len(members), context.epoch, seed, context.epochs, earlier=earlier)
             try:
-                part = at_ratio(1 - budget / len(members)).select(_TableRows(columns, members), inside)
+                part = at_ratio(1 - budget / len(members)).select(TableRows(columns, members), inside)
             except ConfigError as error:
                 raise ConfigError(
                     f"class {context.labels[members[0]]} has {len(members)} samples, of which {budget} are to be kept, "
@@ -420,19 +420,6 @@ class Balanced(PolicyWrapper):
 def _budget_then(kept: Callable[[int], int], sizes: np.ndarray, number: int, epoch: int) -> int:
     """Return the number of samples that a class kept in an earlier epoch."""
     return int(proportional(sizes, kept(epoch))[number])
-
-
-class _TableRows:
-    """Some rows of a table."""
-
-    def __init__(self, columns: Callable[[str], np.ndarray], rows: np.ndarray) -> None:
-        self.n = len(rows)
-        self._columns = columns
-        self._rows = rows
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        part: np.ndarray = self._columns(name)[self._rows]
-        return part
 
 
 def _members(labels: np.ndarray) -> list[np.ndarray]:
@@ -537,25 +524,6 @@ class ActiveIndices:
         self._flags, self.n, self.live, self._history = other._flags, other.n, other.live, other._history
 
 
-class ActiveTableView:
-    """View of a table that has only the rows of the active samples.
-
-    Args:
-        table: The whole table.
-        places: Indices of the active samples.
-    """
-
-    def __init__(self, table: Table, places: np.ndarray) -> None:
-        self.n = len(places)
-        self._table, self._places = table, places
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        """The column `name`, read-only."""
-        values: np.ndarray = self._table[name][self._places]
-        values.flags.writeable = False
-        return values
-
-
 class ActivePolicy(PolicyWrapper):
     """Policy that sees the active samples only, and otherwise behaves as the inner policy.
 
@@ -603,7 +571,7 @@ class ActivePolicy(PolicyWrapper):
     def select(self, table: Table, context: Context) -> Selection:
         """Select among the active samples."""
         places = self._roster.places()
-        shown = table if places is None else ActiveTableView(table, places)
+        shown = table if places is None else TableRows(table.__getitem__, places)
         selection = self.policy.select(shown, self._here(context))
         return selection if places is None else Selection(places[selection.indices], selection.weights)
 

@@ -12,12 +12,12 @@ from orderdp.checkpoint import on_host
 from orderdp.dataset import length_of
 from orderdp.errors import ConfigError, DatasetError, StateError
 from orderdp.policies.baselines import Fixed
-from orderdp.policies.wrappers import ActiveIndices, ActivePerBatchPolicy, ActivePolicy, ActiveTableView, refuse_budget
+from orderdp.policies.wrappers import ActiveIndices, ActivePerBatchPolicy, ActivePolicy, refuse_budget
 from orderdp.policy import Policy
-from orderdp.pruner import Pruner, checked_gone, checked_policy, in_turn
+from orderdp.pruner import Pruner, between_steps, checked_gone, checked_policy
 from orderdp.score_table import mean_age
 
-__all__ = ["ActiveIndices", "ActiveTableView", "GrowingPruner"]
+__all__ = ["ActiveIndices", "GrowingPruner"]
 
 
 class GrowingPruner(Pruner):
@@ -52,7 +52,7 @@ class GrowingPruner(Pruner):
 
     # -- changes -----------------------------------------------------------------------------------------------
 
-    @in_turn
+    @between_steps
     @torch.inference_mode(False)
     def grow(self, dataset_or_length: Any) -> None:
         """Grow to the new length of the data set. New samples are unseen, so they come first in their pools.
@@ -74,7 +74,7 @@ class GrowingPruner(Pruner):
         self.sync()
         self._resize(n)
 
-    @in_turn
+    @between_steps
     def remove(self, indices: Any) -> None:
         """Remove samples: they are not drawn any more. In a process group every rank must call it.
 
@@ -126,7 +126,7 @@ class GrowingPruner(Pruner):
     def _there(self) -> torch.Tensor:
         return torch.from_numpy(~self._roster.removed)
 
-    @in_turn
+    @between_steps
     def report(self) -> dict[str, float]:
         """As `Pruner.report`; samples, coverage and staleness are over the active samples."""
         numbers = super().report()
@@ -141,12 +141,12 @@ class GrowingPruner(Pruner):
 
     # -- checkpoints -------------------------------------------------------------------------------------------
 
-    @in_turn
+    @between_steps
     def state_dict(self) -> dict[str, Any]:
         """Return the whole state, including the removed samples."""
         return {**super().state_dict(), "roster": self._roster.state_dict()}
 
-    @in_turn
+    @between_steps
     @torch.inference_mode(False)
     def load_state_dict(
         self,
