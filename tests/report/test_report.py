@@ -92,7 +92,7 @@ def test_the_page_says_verdict_numbers_and_how_it_was_run(page: Page) -> None:
         "(+0.17; 95 % interval 0.07 to 0.26): within 0.5 points. The same saving by fewer epochs: -2.00."
     )
     assert sentence in page.text
-    assert "Against dynamic random at the same ratio: +1.17 (1.08 to 1.25), better." in page.text
+    assert "Against dynamic random at the same cost: +1.17 (1.08 to 1.25), better." in page.text
     assert any(cell.startswith("91.17 ± 1.00") for cell in page.cells)
     assert "worse by more than 0.5" in page.cells
     assert any(cell.startswith("-3.00") and cell.endswith("-3.06 to -2.94") for cell in page.cells)
@@ -327,6 +327,16 @@ def test_the_headline_prefers_a_small_loss_that_is_known_to_one_that_may_be_larg
     assert headline(compare(runs))[0].startswith("OrderDP 40 %")
 
 
+def test_the_headline_prefers_what_saved_as_much_as_was_asked_for() -> None:
+    runs = [full(value, seed) for seed, value in enumerate((90.0, 90.2, 90.1))]
+    runs += [run(value, seed) for seed, value in enumerate((89.2, 89.4, 89.3))]
+    less = {"saved": 0.2, "label": "InfoBatch 40 %", "policy": "infobatch"}
+    runs += [run(value, seed, **less) for seed, value in enumerate((89.3, 89.5, 89.4))]
+    rows = compare(runs)
+    assert not any(row.holds for row in rows if row.policy != "full")
+    assert headline(rows)[0].startswith("OrderDP 40 %")
+
+
 def test_the_headline_of_nothing_but_losses_is_a_loss() -> None:
     runs = [full(90.0, seed) for seed in range(3)] + [run(85.0 + 0.1 * seed, seed) for seed in range(3)]
     assert "(-4.90; 95 % interval -5.08 to -4.72): worse by more than 0.5." in headline(compare(runs))[0]
@@ -368,7 +378,7 @@ def test_the_terminal_says_which_means_are_of_fewer_seeds(capsys: pytest.Capture
 def test_a_method_without_a_ratio_is_set_against_random_at_its_cost() -> None:
     methods = [run(91.0, prune_ratio=None, policy="adaptive", label="adaptive", saved=0.38)]
     said = headline(compare([full(90.0), random(90.5), *methods]))
-    assert said[-1] == "Against dynamic random at nearly the same cost: +0.50 (one seed, no interval)."
+    assert said[-1] == "Against dynamic random at the same cost: +0.50 (one seed, no interval)."
 
 
 def test_a_metric_is_called_what_its_task_calls_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,6 +17,7 @@ from orderdp.experiments.records import Run
 
 __all__ = [
     "MARGIN",
+    "SAME_COST",
     "TASK_FIELDS",
     "Difference",
     "Metric",
@@ -212,7 +213,8 @@ TASK_FIELDS = (*_NAMED, *_DETAILS)
 """Runs are compared only if they agree in these settings."""
 
 
-_SAME_COST = 0.05 + 1e-9  # a whole number of epochs cannot meet every ratio
+SAME_COST = 0.05 + 1e-9
+"""By how much the measured savings of two rows may differ, so that one is a control of the other."""
 
 
 @dataclass(frozen=True)
@@ -239,7 +241,7 @@ class Row:
         saved_time: Measured fraction of full data's time that was saved, same seeds only.
         against_full: Difference to full data.
         against_reduced: Difference to full data with fewer epochs, at the same cost.
-        against_random: Difference to dynamic random at the same ratio.
+        against_random: Difference to dynamic random, at the same cost.
         margin: Differences to full data up to this size count as none.
         measure: What the metric is.
         diverged: Why the row is left out of the pooled variance; empty if it is not.
@@ -390,8 +392,8 @@ def _references(row: Row, rows: list[Row]) -> tuple[Row | None, Row | None, Row 
         return None, None, None
     budget = [other for other in rows if other.runs and other.full_samples == row.full_samples]
     full = next((other for other in budget if other.policy == "full"), None)
-    reduced = _control(row, [other for other in budget if other.policy == "reduced"], by_ratio=False)
-    random = _control(row, [other for other in budget if other.policy == "random"], by_ratio=True)
+    reduced = _control(row, [other for other in budget if other.policy == "reduced"])
+    random = _control(row, [other for other in budget if other.policy == "random"])
     return full, reduced, random
 
 
@@ -464,15 +466,13 @@ def _step(runs: Sequence[Run]) -> float | None:
     return 100 / min(math.lcm(*(share.denominator for share in shares)), _MOST_TESTED)
 
 
-def _control(row: Row, controls: list[Row], by_ratio: bool) -> Row | None:
-    """Return the control at the row's ratio if wanted and present, else at its measured cost; None if none is near."""
+def _control(row: Row, controls: list[Row]) -> Row | None:
+    """Return the control of the nearest measured cost, whatever ratio was asked for; None if none is near."""
     if row.saved is None or any(other is row for other in controls):
         return None
-    if by_ratio and row.prune_ratio is not None:
-        return next((other for other in controls if other.prune_ratio == row.prune_ratio), None)
     gaps = [(abs((other.saved or 0.0) - row.saved), place) for place, other in enumerate(controls)]
     gap, place = min(gaps, default=(math.inf, -1))
-    return controls[place] if gap <= _SAME_COST else None
+    return controls[place] if gap <= SAME_COST else None
 
 
 def _saved_time(row: Row, full: Row | None) -> float | None:

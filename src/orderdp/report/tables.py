@@ -11,7 +11,7 @@ from typing import Any
 
 from orderdp.experiments.config import planned_epochs
 from orderdp.experiments.records import Run
-from orderdp.experiments.statistics import Difference, Metric, Row, more_seeds
+from orderdp.experiments.statistics import SAME_COST, Difference, Metric, Row, more_seeds
 
 __all__ = [
     "Cell",
@@ -365,14 +365,18 @@ def diverged(rows: Sequence[Row]) -> list[str]:
     return [f"Diverged, and left out of the pooled variance: {', '.join(named)}."] if named else []
 
 
-def _merit(row: Row) -> tuple[int, float]:
-    """Rank rows that are within the margin or better first, by what they save; others by how bad they can be."""
+def _merit(row: Row) -> tuple[int, bool, float]:
+    """Rank rows that are within the margin or better first, by what they save; then those that saved what was asked.
+
+    Among the latter, and among the rest, the row comes first whose loss is at most the smallest.
+    """
     difference = row.against_full
+    as_asked = row.prune_ratio is None or (row.saved or 0.0) >= row.prune_ratio - SAME_COST
     if difference is None or difference.low is None or difference.high is None:
-        return 0, (row.metric or 0.0) * (1 if row.measure.higher_is_better else -1)
+        return 0, as_asked, (row.metric or 0.0) * (1 if row.measure.higher_is_better else -1)
     if row.holds:
-        return 2, row.saved or 0.0
-    return 1, difference.low if row.measure.higher_is_better else -difference.high
+        return 2, True, row.saved or 0.0
+    return 1, as_asked, difference.low if row.measure.higher_is_better else -difference.high
 
 
 def _main_sentence(row: Row) -> str:
@@ -396,10 +400,9 @@ def _main_sentence(row: Row) -> str:
 
 
 def _control_sentences(row: Row) -> list[str]:
-    like = "at nearly the same cost" if row.prune_ratio is None else "at the same ratio"
     controls = (
         (row.against_reduced, "fewer epochs at the same cost"),
-        (row.against_random, f"dynamic random {like}"),
+        (row.against_random, "dynamic random at the same cost"),
     )
     return [f"Against {name}: {_relation(found, row.measure)}." for found, name in controls if found is not None]
 
