@@ -9,7 +9,7 @@ VISION ?= .venv-vision
 RAY ?= .venv-ray
 
 .DEFAULT_GOAL := help
-.PHONY: help demo results tables soak attack test test-browser test-vision test-ray check bench bench-scale clean
+.PHONY: help demo results figures tables soak attack test test-browser test-vision test-ray check bench bench-scale clean
 
 help:             ## What there is to make
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1	/' | expand -t 20
@@ -41,6 +41,9 @@ bench: $(READY)   ## Measures, as JSON lines: ratios of two things timed in the 
 
 results: $(READY) ## Fills in the tables of docs/results from the records there
 	$(BIN)/python -m tools.results fill
+
+figures: $(READY) ## Draws the README's picture from the records of the demo
+	$(BIN)/python -m tools.results picture
 
 tables: $(READY)  ## Fills in the tables of docs/policies and docs/coresets from the classes
 	$(BIN)/python -m tools.method_tables

@@ -2,6 +2,7 @@
 
     python -m tools.results run fashion-mnist     # what the page's commands say; goes on where it was
     python -m tools.results fill                  # the tables of all pages, from docs/results/records
+    python -m tools.results picture               # the picture in the README, from the records of the demo
 
 The records of a study are one file, docs/results/records/STUDY.jsonl. `run` unpacks it to build/records/STUDY, runs the
 commands there and packs what is finished.
@@ -39,20 +40,36 @@ from pathlib import Path
 
 from orderdp.experiments.records import Run, pack_runs, read_run, read_runs, seen_by, unpack_runs
 from orderdp.experiments.statistics import Row, compare
-from orderdp.report.charts import save
+from orderdp.report.charts import charts, save
 from orderdp_paper import SUITES
 from orderdp_paper.charts import draw
 from orderdp_paper.suite import PartResults, prepare, read_part
 from tools.result_tables import comparison, further_tests, glance, suite_lines
 
-__all__ = ["FIGURES", "PAGES", "RECORDS", "commands", "draw_figures", "filled", "main", "records_of", "run"]
+__all__ = [
+    "FIGURES",
+    "PAGES",
+    "PICTURES",
+    "RECORDS",
+    "commands",
+    "draw_figures",
+    "draw_picture",
+    "filled",
+    "main",
+    "records_of",
+    "run",
+]
 
 ROOT = Path(__file__).parent.parent
 PAGES = ROOT / "docs" / "results"
 RECORDS = PAGES / "records"
 FIGURES = PAGES / "figures"
+PICTURES = ROOT / "docs" / "pictures"
 BUILD = ROOT / "build" / "records"
 SCALE = "cpu"
+
+# Ink and lines on GitHub's white and on its black.
+_THEMES = {"light": ("#1f2328", "#d1d9e0"), "dark": ("#f0f6fc", "#3d444d")}
 
 _TABLE = re.compile(r"(<!-- records: (\S+)(?: ratio=(\S+))? -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 _TESTS = re.compile(r"(<!-- tests: (\S+) on (\S+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
@@ -129,6 +146,19 @@ def draw_figures(page: str) -> None:
         save(draw(SUITES[name], _measured(name, study, seeds)), FIGURES / f"{name}.svg")
 
 
+def draw_picture() -> None:
+    """Writes the README's picture, the differences to full data in the demo, for light and for dark pages."""
+    PICTURES.mkdir(exist_ok=True)
+    drawn = next(chart for chart in charts(compare(_runs("demo")), width=720) if chart.name == "differences").chart
+    for theme, (ink, line) in _THEMES.items():
+        axis = {"labelColor": ink, "titleColor": ink, "gridColor": line, "domainColor": line, "tickColor": line}
+        sizes = {"labelFontSize": 13, "titleFontSize": 13, "titleFontWeight": "normal", "tickCount": 8}
+        themed = drawn.configure_axis(**axis, **sizes).configure_view(stroke=None)
+        save(
+            themed.configure(**{**themed.config.to_dict(), "background": "transparent"}), PICTURES / f"demo-{theme}.svg"
+        )
+
+
 def _runs(study: str) -> list[Run]:
     return [run for part in study.split("+") for run in read_runs(records_of(part))]
 
@@ -146,9 +176,12 @@ def _at(ratio: str | None, rows: list[Row]) -> list[Row]:
 def main(arguments: list[str] | None = None) -> None:
     """Runs or fills in."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("run", "fill"))
+    parser.add_argument("what", choices=("run", "fill", "picture"))
     parser.add_argument("page", nargs="*", help="names of pages (default: all)")
     options = parser.parse_args(arguments)
+    if options.what == "picture":
+        draw_picture()
+        return
     names = options.page or sorted(path.stem for path in PAGES.glob("*.md"))
     for name in names:
         path = PAGES / f"{name}.md"
