@@ -53,7 +53,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "orderdp, tail": {"name": "orderdp", "prune_ratio": 0.4, "tail": 0.5},
     "budget": {"name": "budget", "share": 0.6},
     "budget, full data": {"name": "budget", "share": 0.6, "policy": {"name": "full"}},
-    "unlearned": {"name": "unlearned", "prune_ratio": 0.4},
+    "unlearned": {"name": "unlearned", "prune_ratio": 0.4, "refresh": 0.0},
     "unlearned, refresh": {"name": "unlearned", "prune_ratio": 0.4, "refresh": 0.2, "unbiased": True},
     "spaced-repetition": {"name": "spaced-repetition", "prune_ratio": 0.4},
     "skip-learned": {"name": "skip-learned"},

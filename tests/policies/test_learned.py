@@ -114,7 +114,7 @@ def test_chances_by_enumeration() -> None:
 
 def test_a_negative_control_the_easiest_are_not_what_is_kept() -> None:
     scores = np.array([0.0] * 50 + [1.0] * 50)
-    assert set(draw(Unlearned(0.5), scores).tolist()) == set(range(50, 100))
+    assert set(draw(Unlearned(0.5, refresh=0), scores).tolist()) == set(range(50, 100))
     assert set(draw(OrderDP(0.5, exploration=1.0, select="bottom"), scores).tolist()) == set(range(50))
 
 
@@ -135,7 +135,7 @@ def test_unbiased_weights_give_the_mean_over_all_data(policy) -> None:
 
 def test_unbiased_weights_need_a_refresh() -> None:
     with pytest.raises(ConfigError, match=r"Use refresh=0\.1"):
-        Unlearned(0.5, unbiased=True)
+        Unlearned(0.5, refresh=0, unbiased=True)
 
 
 # -- the theorem -------------------------------------------------------------------------------------------------------
@@ -399,7 +399,7 @@ def test_thresholds_pass_through_json() -> None:
 def test_unseen_samples_are_not_learned_and_come_back_when_asked_for() -> None:
     table = ScoreTable(10)
     assert not Unlearned(0.5).is_learned(table).any()
-    assert set(draw(Unlearned(0.5), np.array([0.0] * 5 + [np.inf] * 5)).tolist()) == {5, 6, 7, 8, 9}
+    assert set(draw(Unlearned(0.5, refresh=0), np.array([0.0] * 5 + [np.inf] * 5)).tolist()) == {5, 6, 7, 8, 9}
 
 
 def test_classes_keep_their_share() -> None:
@@ -565,7 +565,7 @@ def test_keys_of_a_stream_are_kept_as_the_rule_says(policy) -> None:
         assert len(set(kept) & learned) == 12
     else:
         assert len(kept) == 100
-        assert len(set(kept) & learned) == max(0, 100 - len(others))
+        assert len(set(kept) & learned) == max(100 - len(others), round(0.1 * len(learned)))
 
 
 def test_keys_of_a_stream_come_back_when_they_are_due() -> None:

@@ -184,10 +184,10 @@ class _ThresholdPolicy(Policy):
 
 @dataclass(frozen=True)
 class Unlearned(_ThresholdPolicy):
-    """Draws uniformly from the samples that are not learned, and fills up with learned ones.
+    """Draws uniformly from the samples that are not learned, refreshes some of the learned ones, fills up with others.
 
-    If fewer samples are learned than are pruned, this is a uniform draw from the others; if more are, all others are
-    kept. Among the samples that are not learned, none is preferred.
+    If fewer samples are learned than are pruned, this is nearly a uniform draw from the others; if more are, all others
+    are kept. Among the samples that are not learned, none is preferred.
 
     >>> Unlearned(prune_ratio=0.5).size(50_000, Context(n=50_000, epoch=0))
     25000
@@ -196,7 +196,7 @@ class Unlearned(_ThresholdPolicy):
         prune_ratio: Fraction of the samples left out per epoch, in [0, 1). The number kept is exact.
         learned: When a sample is learned. A number is the probability of the right class under cross-entropy; for
             other losses give `RelativeLoss` or `LossBelow`.
-        refresh: Fraction of the learned samples that is trained on in any case, so that their losses stay recent.
+        refresh: Fraction of the learned samples that is trained on in any case, so that what is forgotten is noticed.
         unbiased: Whether to weight the kept samples so that the expected gradient is that of the mean over all data.
             Needs `refresh`, or no learned sample might be kept.
     """
@@ -204,7 +204,7 @@ class Unlearned(_ThresholdPolicy):
     prune_ratio: float
     _: KW_ONLY
     learned: Threshold = Probability()
-    refresh: float = 0.0
+    refresh: float = 0.1
     unbiased: bool = False
 
     def __post_init__(self) -> None:
