@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from orderdp.experiments.records import Run
@@ -9,7 +10,7 @@ from orderdp.experiments.statistics import Difference, Row, between, compare
 from orderdp.report.tables import counted_out, diverged, note
 from orderdp_paper.suite import Table
 
-__all__ = ["comparison", "further_tests", "glance", "suite_lines"]
+__all__ = ["comparison", "further_tests", "glance", "regimes", "suite_lines"]
 
 _CONTROLS = ("full", "reduced", "random")
 _SAME_SAVINGS = 0.01  # who leaves out less is no rival at this ratio
@@ -133,6 +134,42 @@ def _line(ratio: float, all_rows: list[Row]) -> list[str]:
         _accuracy(random),
         f"{name} {_difference(smallest)}".strip(),
     ]
+
+
+def regimes(studies: Sequence[Sequence[Run]]) -> str:
+    """A line for each data set and ratio: the share that full data has learned, and what `Unlearned` and OrderDP lose.
+
+    Args:
+        studies: The runs of each, all of them on one data set.
+    """
+    heads = [
+        "Data, epochs",
+        "Learned at the end",
+        "Left out",
+        "`Unlearned` to full data",
+        "To fewer epochs",
+        "To random",
+    ]
+    lines = [[*heads, "OrderDP to fewer epochs"]]
+    for runs in studies:
+        rows = compare(runs)
+        full = _plain(rows, "full")
+        learned = statistics.fmean(run.epochs[-1]["learned"] for run in full.runs)
+        setting = full.runs[0].config
+        for ratio in _ratios(rows):
+            there = [row for row in rows if row.prune_ratio == ratio]
+            own = next(row for row in there if row.policy == "unlearned" and row.parameters in ({}, {"refresh": 0.1}))
+            orderdp = _plain(there, "orderdp")
+            lines.append(
+                [
+                    f"{setting['data']}, {setting['epochs']} ({note(own)})",
+                    f"{100 * learned:.0f} %",
+                    f"{100 * ratio:g} %",
+                    *map(_with_reach, (own.against_full, own.against_reduced, own.against_random)),
+                    _with_reach(orderdp.against_reduced),
+                ]
+            )
+    return "\n".join(table(lines))
 
 
 def suite_lines(tables: Iterable[Table]) -> list[str]:

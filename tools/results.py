@@ -25,7 +25,8 @@ and the suite's figure is written to docs/results/figures. All studies at a glan
     <!-- glance: fashion-mnist+fashion-fresh cifar10 -->
     <!-- end -->
 
-where studies that are joined by a plus are read as one.
+where studies that are joined by a plus are read as one. "regimes: STUDY ..." in their place is the table of what the
+recommended rule loses, which the README has too.
 """
 
 from __future__ import annotations
@@ -44,12 +45,13 @@ from orderdp.report.charts import charts, save
 from orderdp_paper import SUITES
 from orderdp_paper.charts import draw
 from orderdp_paper.suite import PartResults, prepare, read_part
-from tools.result_tables import comparison, further_tests, glance, suite_lines
+from tools.result_tables import comparison, further_tests, glance, regimes, suite_lines
 
 __all__ = [
     "FIGURES",
     "PAGES",
     "PICTURES",
+    "README",
     "RECORDS",
     "commands",
     "draw_figures",
@@ -64,6 +66,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = ROOT / "docs" / "results"
 RECORDS = PAGES / "records"
 FIGURES = PAGES / "figures"
+README = ROOT / "README.md"
 PICTURES = ROOT / "docs" / "pictures"
 BUILD = ROOT / "build" / "records"
 SCALE = "cpu"
@@ -75,6 +78,7 @@ _TABLE = re.compile(r"(<!-- records: (\S+)(?: ratio=(\S+))? -->\n)(.*?)(<!-- end
 _TESTS = re.compile(r"(<!-- tests: (\S+) on (\S+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 _SUITE = re.compile(r"(<!-- suite: (\S+) in (\S+)(?: seeds=(\S+))? -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 _GLANCE = re.compile(r"(<!-- glance: ([^\n]+?) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+_REGIMES = re.compile(r"(<!-- regimes: ([^\n]+?) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 _COMMAND = re.compile(r"^\$ (orderdp (?:[^\n]*\\\n)*[^\n]*)$", re.MULTILINE)
 
 
@@ -134,7 +138,12 @@ def filled(page: str) -> str:
         head, studies, _, end = match.groups()
         return f"{head}\n{glance([_runs(study) for study in studies.split()])}\n\n{end}"
 
-    for pattern, fill in ((_TABLE, table), (_TESTS, tests), (_SUITE, tables), (_GLANCE, at_a_glance)):
+    def by_regime(match: re.Match[str]) -> str:
+        head, studies, _, end = match.groups()
+        return f"{head}\n{regimes([_runs(study) for study in studies.split()])}\n\n{end}"
+
+    fills = ((_TABLE, table), (_TESTS, tests), (_SUITE, tables), (_GLANCE, at_a_glance), (_REGIMES, by_regime))
+    for pattern, fill in fills:
         page = pattern.sub(fill, page)
     return page
 
@@ -182,9 +191,10 @@ def main(arguments: list[str] | None = None) -> None:
     if options.what == "picture":
         draw_picture()
         return
-    names = options.page or sorted(path.stem for path in PAGES.glob("*.md"))
-    for name in names:
-        path = PAGES / f"{name}.md"
+    paths = [PAGES / f"{name}.md" for name in options.page] or sorted(PAGES.glob("*.md"))
+    if options.what == "fill" and not options.page:
+        paths.append(README)
+    for path in paths:
         text = path.read_text(encoding="utf-8")
         if options.what == "fill":
             path.write_text(filled(text), encoding="utf-8")

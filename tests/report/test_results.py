@@ -22,7 +22,7 @@ from tests.paper.test_suites_tables import made_up
 PAGES = sorted(results.PAGES.glob("*.md"))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("page", [*PAGES, results.README], ids=lambda path: path.stem)
 def test_the_tables_of_a_page_are_what_its_records_give(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert results.filled(text) == text, "run `make results`"
@@ -194,6 +194,50 @@ def test_at_a_glance_the_best_rival_leaves_out_as_much_and_has_the_same_seeds(mo
         "88.25±0.35",
         "ucb +0.50",
     ]
+
+
+def test_the_table_of_regimes_sets_the_recommended_rule_and_orderdp_against_the_controls(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    own = {"policy": "unlearned", "policy_parameters": {"refresh": 0.1}, "label": "unlearned 40 %"}
+    runs = [written.full(90.0 + seed, seed) for seed in (0, 1)]
+    for run, learned in zip(runs, (0.2, 0.4), strict=True):
+        run.epochs = [{"epoch": 1, "learned": 0.0}, {"epoch": 2, "learned": learned}]
+    for seed in (0, 1):
+        runs += [written.run(88.0 + seed, seed), written.run(89.5 + seed, seed, **own)]
+        other = {"policy": "unlearned", "policy_parameters": {"refresh": 0}, "label": "other"}
+        runs += [
+            written.run(50.0, seed, **other),
+            written.random(88.5 + seed, seed),
+            written.reduced(89.0 + seed, seed),
+        ]
+    monkeypatch.setattr(results, "read_runs", lambda folder: runs)
+    line = results.filled("<!-- regimes: mine -->\n<!-- end -->\n").splitlines()[4]
+    cells = [cell.split(" (±")[0].strip() for cell in line.strip("|").split("|")]
+    assert cells == ["digits, 10 (2 seeds)", "30 %", "40 %", "-0.50", "+0.50", "+1.00", "-1.00"]
+
+
+def test_the_picture_of_the_readme_has_a_line_for_each_method_in_both_themes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    runs = [make(90.0 - place + seed / 10, seed) for place, make in enumerate(_MAKERS) for seed in (0, 1, 2)]
+    monkeypatch.setattr(results, "read_runs", lambda folder: runs)
+    monkeypatch.setattr(results, "PICTURES", tmp_path / "pictures")
+    results.draw_picture()
+    light, dark = ((tmp_path / "pictures" / f"demo-{theme}.svg").read_text() for theme in ("light", "dark"))
+    for text in (light, dark):
+        assert all(name in text for name in ("OrderDP 40 %", "Dynamic random 40 %", "Fewer epochs"))
+    assert light != dark
+
+
+def test_the_pictures_in_the_readme_are_of_the_methods_in_the_records_of_the_demo() -> None:
+    labels = [row.label for row in compare_runs(read_runs(results.records_of("demo"))) if row.policy != "full"]
+    for theme in ("light", "dark"):
+        picture = (results.PICTURES / f"demo-{theme}.svg").read_text(encoding="utf-8")
+        assert all(label in picture for label in labels), "run `make figures`"
+
+
+_MAKERS = (written.full, written.run, written.random, written.reduced)
 
 
 def test_the_tables_and_the_figure_of_a_suite_are_those_of_the_seeds_asked_for(
