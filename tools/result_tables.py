@@ -13,6 +13,7 @@ from orderdp_paper.suite import Table
 __all__ = ["comparison", "further_tests", "glance", "regimes", "suite_lines"]
 
 _CONTROLS = ("full", "reduced", "random")
+_DEFAULTS = {"unlearned": {"refresh": 0.1}}
 _SAME_SAVINGS = 0.01  # who leaves out less is no rival at this ratio
 
 
@@ -78,24 +79,26 @@ def _compared(row: Row, seeds: str, reaches: Mapping[str, str]) -> dict[str, str
     }
 
 
-def further_tests(tests: Sequence[Sequence[Row]]) -> str:
-    """A line for each further test set and ratio: OrderDP, and what it gains on full data and the two controls.
+def further_tests(tests: Sequence[Sequence[Row]], policy: str = "orderdp") -> str:
+    """A line for each further test set and ratio: a policy, and what it gains on full data and the two controls.
 
     Args:
         tests: The rows of each test set.
+        policy: The policy.
     """
-    lines = [["Test, left out", "OrderDP", "To full data", "To fewer epochs", "To random"]]
+    title = {"orderdp": "OrderDP", "unlearned": "`Unlearned`"}[policy]
+    lines = [["Test, left out", title, "To full data", "To fewer epochs", "To random"]]
     for rows in tests:
         full = _plain(rows, "full")
         name = str(dict(full.task)["data"]).rpartition("corrupt=")[2]
         for ratio in _ratios(rows):
             there = [row for row in rows if row.prune_ratio in (None, ratio)]
-            orderdp = _plain(there, "orderdp")
+            own = _plain(there, policy)
             lines.append(
                 [
                     f"{name}, {100 * ratio:g} %",
-                    _of_seeds(orderdp, len(full.runs)),
-                    *map(_with_reach, (orderdp.against_full, orderdp.against_reduced, orderdp.against_random)),
+                    _of_seeds(own, len(full.runs)),
+                    *map(_with_reach, (own.against_full, own.against_reduced, own.against_random)),
                 ]
             )
     return "\n".join(table(lines))
@@ -158,8 +161,7 @@ def regimes(studies: Sequence[Sequence[Run]]) -> str:
         setting = full.runs[0].config
         for ratio in _ratios(rows):
             there = [row for row in rows if row.prune_ratio == ratio]
-            own = next(row for row in there if row.policy == "unlearned" and row.parameters in ({}, {"refresh": 0.1}))
-            orderdp = _plain(there, "orderdp")
+            own, orderdp = _plain(there, "unlearned"), _plain(there, "orderdp")
             lines.append(
                 [
                     f"{setting['data']}, {setting['epochs']} ({note(own)})",
@@ -218,8 +220,8 @@ def _ratios(rows: Sequence[Row]) -> list[float]:
 
 
 def _plain(rows: Sequence[Row], policy: str) -> Row:
-    """The row of a policy as it is by default."""
-    return next(row for row in rows if row.policy == policy and not row.parameters)
+    """The row of a policy as it is by default, which may be written out."""
+    return next(row for row in rows if row.policy == policy and row.parameters in ({}, _DEFAULTS.get(policy)))
 
 
 def _accuracy(row: Row) -> str:

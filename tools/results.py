@@ -13,7 +13,8 @@ at which prune ratio:
     <!-- records: fashion-mnist ratio=0.5 -->
     <!-- end -->
 
-One about further test sets, which are separated by commas, says "tests: fashion-mnist on digits?corrupt=blur:3".
+One about further test sets, which are separated by commas, says "tests: fashion-mnist on digits?corrupt=blur:3", and
+"of unlearned" behind that if it is not about OrderDP.
 
 The tables of one of the paper's suites, at the scale for two cores, stand between
 
@@ -75,7 +76,7 @@ SCALE = "cpu"
 _THEMES = {"light": ("#1f2328", "#d1d9e0"), "dark": ("#f0f6fc", "#3d444d")}
 
 _TABLE = re.compile(r"(<!-- records: (\S+)(?: ratio=(\S+))? -->\n)(.*?)(<!-- end -->)", re.DOTALL)
-_TESTS = re.compile(r"(<!-- tests: (\S+) on (\S+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+_TESTS = re.compile(r"(<!-- tests: (\S+) on (\S+)(?: of (\S+))? -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 _SUITE = re.compile(r"(<!-- suite: (\S+) in (\S+)(?: seeds=(\S+))? -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 _GLANCE = re.compile(r"(<!-- glance: ([^\n]+?) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 _REGIMES = re.compile(r"(<!-- regimes: ([^\n]+?) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
@@ -124,10 +125,10 @@ def filled(page: str) -> str:
         return f"{head}\n{comparison(_at(ratio, compare(_runs(study))))}\n\n{end}"
 
     def tests(match: re.Match[str]) -> str:
-        head, study, names, _, end = match.groups()
+        head, study, names, policy, _, end = match.groups()
         runs = _runs(study)
         seen = [[seen_by(name, run) for run in runs if name in run.tests] for name in names.split(",")]
-        return f"{head}\n{further_tests([compare(views) for views in seen])}\n\n{end}"
+        return f"{head}\n{further_tests([compare(views) for views in seen], policy or 'orderdp')}\n\n{end}"
 
     def tables(match: re.Match[str]) -> str:
         head, name, study, seeds, _, end = match.groups()

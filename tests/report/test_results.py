@@ -164,6 +164,15 @@ def test_a_table_may_be_about_further_test_sets(monkeypatch: pytest.MonkeyPatch)
     assert cells[0] == ["blur:3, 40 %", "69.50±0.71", "-1.00", "+2.00", "+1.00"]
     assert cells[1] == ["blur:1, 40 %", "50.00±0.00", "+0.00", "+0.00", "+0.00"]
     assert results.filled(text) == text
+    own = {"policy": "unlearned", "policy_parameters": {"refresh": 0.1}, "label": "unlearned 40 %"}
+    runs += [written.run(89.5 + seed, seed, **own) for seed in (0, 1)]
+    for run in runs[-2:]:
+        run.tests = {"digits?corrupt=blur:3": (run.final_metric or 0.0) - 20}
+    of_another = results.filled(
+        "<!-- tests: mine on digits?corrupt=blur:3 of unlearned -->\n<!-- end -->\n"
+    ).splitlines()
+    assert of_another[2].startswith("| Test, left out | `Unlearned` |")
+    assert of_another[4].startswith("| blur:3, 40 % | 70.00±0.71 | -0.50 (±")
     del runs[2].tests["digits?corrupt=blur:3"]  # OrderDP's first seed
     fewer = results.filled(text).splitlines()[4]
     assert fewer.startswith("| blur:3, 40 % | 70.00 (1 seed) | ")
