@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, Sampler
 from orderdp._draw import generator, key64, visiting_order
 from orderdp._epochs import check_length
 from orderdp._files import flushed
-from orderdp._torch import outside_graphs
+from orderdp._training import outside_graphs
 from orderdp._validation import check_batch_size, check_ratio, checked_seed, is_count
 from orderdp.dataset import Indexed, IndexedCollate, length_of
 from orderdp.errors import ConfigError, FeedbackError, NonFiniteLossError, StateError

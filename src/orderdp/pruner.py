@@ -26,10 +26,17 @@ from orderdp._validation import (
     is_count,
     suggestion,
 )
-from orderdp._warnings import warn
 from orderdp.checkpoint import check_origin, on_host, under_policy, with_current_keys, with_origin
 from orderdp.dataset import length_of, pruned_loader
-from orderdp.errors import ConfigError, DatasetError, FeedbackError, StateError, UnknownSizeError, UnsyncedStateWarning
+from orderdp.errors import (
+    ConfigError,
+    DatasetError,
+    FeedbackError,
+    StateError,
+    UnknownSizeError,
+    UnsyncedStateWarning,
+    warn,
+)
 from orderdp.policies.baselines import Fixed, Replay
 from orderdp.policies.learned import learned_threshold
 from orderdp.policies.wrappers import ActiveIndices, ActivePerBatchPolicy, ActivePolicy

@@ -14,8 +14,7 @@ from orderdp._draw import generator, key64
 from orderdp._validation import check_ratio, checked_seed
 from orderdp.coresets.sources import FeatureSource, Requirements, first_few
 from orderdp.errors import ConfigError, DatasetError
-from orderdp.policies._selection import count_kept, proportional
-from orderdp.policy import Selection
+from orderdp.policy import Selection, count_kept, proportional
 
 if TYPE_CHECKING:
     pass
@@ -80,7 +79,7 @@ def class_members(labels: np.ndarray) -> dict[int, np.ndarray]:
 
 
 def proportional_budgets(sizes: np.ndarray, k: int) -> np.ndarray:
-    """Budgets in proportion to `sizes`, `k` in all, by the rule of `orderdp.policies._selection.proportional`.
+    """Budgets in proportion to `sizes`, `k` in all, by the rule of `orderdp.policy.proportional`.
 
     Integer parts first, then the largest remainders; every group gets at least one if `k` allows it. Equal remainders
     go to the larger group, then to the earlier one. A group never gets more than its size.

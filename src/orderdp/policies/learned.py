@@ -16,8 +16,20 @@ import numpy as np
 
 from orderdp._validation import check_ratio, is_count, is_number
 from orderdp.errors import ConfigError
-from orderdp.policies._selection import at_least_one, count_kept, shuffled, top, uniform
-from orderdp.policy import Column, Context, Policy, Rows, Selection, Table, Threshold
+from orderdp.policy import (
+    Column,
+    Context,
+    Policy,
+    Rows,
+    Selection,
+    Table,
+    Threshold,
+    at_least_one,
+    count_kept,
+    shuffled,
+    top,
+    uniform,
+)
 from orderdp.registry import Registry
 from orderdp.theory.learned import learned_rates
 

@@ -11,9 +11,19 @@ import numpy as np
 from orderdp._draw import pool_sizes
 from orderdp._validation import check_ratio
 from orderdp.errors import ConfigError
-from orderdp.policies._selection import at_least_one, count_kept, hardest_first, shuffled, uniform, weighted
 from orderdp.policies.orderdp import Mixed, OrderDP
-from orderdp.policy import Context, Policy, Selection, Table
+from orderdp.policy import (
+    Context,
+    Policy,
+    Selection,
+    Table,
+    at_least_one,
+    count_kept,
+    hardest_first,
+    shuffled,
+    uniform,
+    weighted,
+)
 from orderdp.theory.rank_rules import Top
 
 __all__ = ["Adaptive", "Calibrated", "OnlineBatchSelection", "SelectiveBackprop", "SelectiveByRank", "relative_bias"]

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from orderdp._validation import checked_name
-from orderdp.cards import one_sentence, read_card
 from orderdp.errors import ConfigError
 from orderdp.policies.baselines import RS2, DynamicRandom, FullData
 from orderdp.policies.infobatch import InfoBatch, InfoBatchQuantile, RePB, SeTa
@@ -24,7 +23,7 @@ from orderdp.policies.running_statistics import UCB, ActiveBias, DynamicUncertai
 from orderdp.policies.schedules import SCHEDULES, Scheduled
 from orderdp.policies.wrappers import Balanced, Budget, UniformTail
 from orderdp.policy import Policy
-from orderdp.registry import Registry
+from orderdp.registry import Registry, one_sentence, read_card
 
 __all__ = ["NAMES", "RECORDED", "PolicyRegistry", "build", "build_at", "card", "config_of", "summary"]
 

@@ -9,8 +9,7 @@ import numpy as np
 
 from orderdp._validation import check_ratio, is_count
 from orderdp.errors import ConfigError
-from orderdp.policies._selection import count_kept, shuffled, top, uniform
-from orderdp.policy import Column, Context, Policy, Rows, Selection, Table
+from orderdp.policy import Column, Context, Policy, Rows, Selection, Table, count_kept, shuffled, top, uniform
 
 if TYPE_CHECKING:
     import torch

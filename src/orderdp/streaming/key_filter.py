@@ -17,7 +17,6 @@ import torch
 from orderdp._draw import key64
 from orderdp._epochs import LAST_EPOCH, checked_group, find_group
 from orderdp._validation import checked_epochs, checked_seed, is_count, stored_count, stored_flag
-from orderdp._warnings import warn, warn_nonfinite
 from orderdp.checkpoint import with_current_keys
 from orderdp.errors import (
     ConfigError,
@@ -26,6 +25,8 @@ from orderdp.errors import (
     OrderDPWarning,
     StateError,
     UnsyncedStateWarning,
+    warn,
+    warn_nonfinite,
 )
 from orderdp.policies.wrappers import refuse_budget
 from orderdp.policy import Context, Policy, describe, nominal_ratio
