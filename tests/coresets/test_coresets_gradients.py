@@ -21,7 +21,7 @@ from orderdp.coresets import (
     MoSo,
     Proxy,
 )
-from orderdp.coresets._math import Gradients, softmax
+from orderdp.coresets.base import Gradients, softmax
 from orderdp.coresets.gradient_matching import follow_validation, omp
 from orderdp.coresets.influence import Hessian, anneal, influence_vectors, parameter_influence
 from orderdp.coresets.submodular import GradientKernel

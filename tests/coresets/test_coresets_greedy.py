@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from orderdp.coresets import Arrays, ContextualDiversity, FacilityLocation, Herding, KCenter
 from orderdp.coresets import geometry as farthest_module
 from orderdp.coresets import submodular as facility_module
-from orderdp.coresets._math import CosineKernel, dense_kernel, lazy_greedy
+from orderdp.coresets.base import CosineKernel, dense_kernel, lazy_greedy
 from orderdp.coresets.geometry import farthest_first, herd, squared_euclidean, symmetric_kl
 from orderdp.coresets.submodular import cluster_sizes, cut, maximize_coverage
 
@@ -169,7 +169,7 @@ def test_no_more_rows_are_asked_for_at_once_than_make_a_block(fits: int, monkeyp
 
     x = points(2)
     free = maximize_coverage(CosineKernel(x), 2, np.random.default_rng(0), fits=fits)
-    monkeypatch.setattr("orderdp.coresets._math._BLOCK", 400)
+    monkeypatch.setattr("orderdp.coresets.base._BLOCK", 400)
     assert maximize_coverage(Watched(x), 2, np.random.default_rng(0), fits=fits).tolist() == free.tolist()
     assert Watched.most == 5
 
@@ -179,7 +179,7 @@ def test_clusters_are_those_of_the_most_similar_pick(monkeypatch: pytest.MonkeyP
     kernel, picks = CosineKernel(x), np.array([5, 17, 60])
     wanted = np.bincount(cosines(x)[picks].argmax(0), minlength=3)
     assert cluster_sizes(kernel, picks).tolist() == wanted.tolist()
-    monkeypatch.setattr("orderdp.coresets._math._BLOCK", 160)  # two rows at a time
+    monkeypatch.setattr("orderdp.coresets.base._BLOCK", 160)  # two rows at a time
     assert cluster_sizes(kernel, picks).tolist() == wanted.tolist()
     np.testing.assert_allclose(dense_kernel(kernel), cosines(x), atol=1e-5)
 

@@ -26,7 +26,7 @@ from orderdp.coresets import (
     PrecomputedScores,
     Prototypes,
 )
-from orderdp.coresets._math import softmax
+from orderdp.coresets.base import softmax
 from orderdp.coresets.geometry import distances_to_class_median, distances_to_prototypes, middle, stratified
 from orderdp.coresets.training_dynamics import error_norms, forgetting_events
 from orderdp.coresets.uncertainty import contrast

@@ -19,8 +19,7 @@ from orderdp.errors import ConfigError, RecordError
 from orderdp.experiments.records import Run, RunLog
 from orderdp.experiments.statistics import compare
 from orderdp.report import page as command
-from orderdp.report.chart_data import final_points, frontier, full_epoch, series, time_unit, usage_shares
-from orderdp.report.charts import charts
+from orderdp.report.charts import charts, final_points, frontier, full_epoch, series, time_unit, usage_shares
 from orderdp.report.page import export_charts, markdown_report, report_command, write_report
 from orderdp.report.tables import flat_rows, gallery, headline, in_order, show, show_comparison
 from tests.runs import EPOCH, full, random, reduced, run, start, write

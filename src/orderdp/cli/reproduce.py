@@ -100,7 +100,7 @@ def run(options: argparse.Namespace) -> int:
 
     checked_name(options.id, [*SUITES, *theory.FIGURES, "table-toy"], "figure or table")
     if options.list:
-        from orderdp_paper.output import describe
+        from orderdp_paper.suites import describe
 
         if options.json:
             say_json(_told(SUITES[options.id]))
@@ -112,7 +112,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _list(json: bool) -> None:
     from orderdp_paper import SUITES, theory
-    from orderdp_paper.output import list_suites
+    from orderdp_paper.suites import list_suites
 
     if json:
         figures = {**{name: shows for name, (shows, _) in theory.FIGURES.items()}, "table-toy": theory.TOY}
@@ -171,8 +171,8 @@ def _suite(suite: Suite, arguments: argparse.Namespace) -> int:
     from orderdp.experiments.records import RunRecords
     from orderdp.experiments.runner import check, make_folder
     from orderdp.report.charts import check_ending
-    from orderdp_paper.output import needs
     from orderdp_paper.suite import prepare
+    from orderdp_paper.suites import needs
 
     if arguments.scale is None:
         times = "; ".join(f"{name}: {needs(scale, smoke=name == 'smoke')}" for name, scale in suite.scales.items())
@@ -186,8 +186,8 @@ def _suite(suite: Suite, arguments: argparse.Namespace) -> int:
     for settings in runs.values():
         check(settings)
     if arguments.max_steps is not None:
-        from orderdp_paper.output import show_trials
         from orderdp_paper.suite import try_out
+        from orderdp_paper.suites import show_trials
 
         reasons: list[str | None] = []
 
@@ -204,8 +204,8 @@ def _suite(suite: Suite, arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         complain(f"Interrupted; saved. Resume with: {options.command}")
         raise
-    from orderdp_paper.output import show_suite
     from orderdp_paper.suite import measure
+    from orderdp_paper.suites import show_suite
 
     results = [measure(part, [found[planned.settings.run_id] for planned in part.runs()]) for part in parts]
     show_suite(suite, arguments.scale, results, out, arguments.format, say)

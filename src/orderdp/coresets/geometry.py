@@ -9,8 +9,20 @@ import numpy as np
 
 from orderdp._draw import generator
 from orderdp._validation import check_ratio, checked_name, is_count
-from orderdp.coresets._math import centered, lazy_greedy, log_softmax, row_blocks, sklearn
-from orderdp.coresets.base import Group, Method, ScoreMethod, Task, checked_scores, class_members, even_budgets
+from orderdp.coresets.base import (
+    Group,
+    Method,
+    ScoreMethod,
+    Task,
+    centered,
+    checked_scores,
+    class_members,
+    even_budgets,
+    lazy_greedy,
+    log_softmax,
+    row_blocks,
+    sklearn,
+)
 from orderdp.coresets.sources import FeatureSource, Requirements
 from orderdp.coresets.training_dynamics import EL2N, Forgetting, GraNd, PrecomputedScores
 from orderdp.errors import ConfigError

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from orderdp._validation import is_count
-from orderdp.coresets._math import Gradients, prediction_errors
-from orderdp.coresets.base import Group, Method, Task, Weighted
+from orderdp.coresets.base import Gradients, Group, Method, Task, Weighted, prediction_errors
 from orderdp.coresets.sources import Labeled, Requirements
 from orderdp.errors import ConfigError
 from orderdp.policy import Selection

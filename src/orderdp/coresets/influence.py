@@ -9,8 +9,7 @@ import numpy as np
 
 from orderdp._draw import generator
 from orderdp._validation import is_count
-from orderdp.coresets._math import Gradients, softmax
-from orderdp.coresets.base import Method, ScoreMethod, Task
+from orderdp.coresets.base import Gradients, Method, ScoreMethod, Task, softmax
 from orderdp.coresets.sources import FeatureSource, Requirements
 from orderdp.errors import ConfigError
 from orderdp.policy import Selection

@@ -7,17 +7,20 @@ from dataclasses import dataclass
 import numpy as np
 
 from orderdp._validation import check_ratio
-from orderdp.coresets._math import (
+from orderdp.coresets.base import (
     CosineKernel,
     Gradients,
+    Group,
     Kernel,
+    Method,
+    Task,
+    Weighted,
     dense_kernel,
     lazy_greedy,
     row_blocks,
     stochastic_greedy,
     unit_rows,
 )
-from orderdp.coresets.base import Group, Method, Task, Weighted
 from orderdp.coresets.sources import Requirements
 from orderdp.errors import ConfigError
 from orderdp.policy import Selection

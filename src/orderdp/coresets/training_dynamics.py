@@ -11,8 +11,7 @@ import torch
 from torch.func import functional_call, grad, vmap
 
 from orderdp._validation import is_count
-from orderdp.coresets._math import Gradients, prediction_errors
-from orderdp.coresets.base import ScoreMethod, inits_of
+from orderdp.coresets.base import Gradients, ScoreMethod, inits_of, prediction_errors
 from orderdp.coresets.sources import FeatureSource, Requirements
 from orderdp.errors import ConfigError
 

@@ -8,8 +8,7 @@ import numpy as np
 import torch
 
 from orderdp._validation import is_count
-from orderdp.coresets._math import log_softmax, sklearn, softmax
-from orderdp.coresets.base import ScoreMethod
+from orderdp.coresets.base import ScoreMethod, log_softmax, sklearn, softmax
 from orderdp.coresets.geometry import symmetric_kl
 from orderdp.coresets.sources import FeatureSource, Requirements
 from orderdp.errors import ConfigError, DatasetError

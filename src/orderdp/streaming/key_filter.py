@@ -31,9 +31,15 @@ from orderdp.errors import (
 from orderdp.policies.wrappers import refuse_budget
 from orderdp.policy import Context, Policy, describe, nominal_ratio
 from orderdp.pruner import checked_losses, checked_policy, checked_scores
-from orderdp.streaming.fingerprints import fingerprints, is_drawn, share_threshold
-from orderdp.streaming.key_sync import check_same_keys, exchange_parts
-from orderdp.streaming.key_table import BY_RULE, KeyStats, KeyTable, named, raise_for_repeats
+from orderdp.streaming.key_table import (
+    BY_RULE,
+    KeyStats,
+    KeyTable,
+    check_same_keys,
+    exchange_parts,
+    named,
+    raise_for_repeats,
+)
 from orderdp.streaming.worker_channel import (
     NO_DECISIONS,
     FilteredIterableDataset,
@@ -43,6 +49,9 @@ from orderdp.streaming.worker_channel import (
     ScannedKeys,
     WorkerChannel,
     check_nothing_is_skipped,
+    fingerprints,
+    is_drawn,
+    share_threshold,
 )
 
 if TYPE_CHECKING:

@@ -5,14 +5,6 @@ Letters are those of the paper: n samples, a pool of s of them, of which q are k
 
 from __future__ import annotations
 
-from orderdp.theory.bounds import (
-    BiasTerms,
-    averaged_convergence_bound,
-    bias_terms,
-    convergence_bound,
-    generalization_bound,
-)
-from orderdp.theory.coverage import Coverage, coverage
 from orderdp.theory.learned import (
     SkipChances,
     gradient_bound,
@@ -25,9 +17,14 @@ from orderdp.theory.learned import (
     spaced_surrogate_loss,
     visiting_shares,
 )
-from orderdp.theory.plan import Plan, plan
+from orderdp.theory.plan import Coverage, Plan, coverage, plan
 from orderdp.theory.rank_rules import Bottom, Mixed, RankRule, Top, Trimmed, Window
 from orderdp.theory.weights import (
+    BiasTerms,
+    averaged_convergence_bound,
+    bias_terms,
+    convergence_bound,
+    generalization_bound,
     horvitz_thompson,
     limit_weights,
     stratified_weights,

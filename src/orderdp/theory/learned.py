@@ -15,7 +15,7 @@ import numpy as np
 
 from orderdp._validation import is_count
 from orderdp.errors import ConfigError
-from orderdp.theory._checks import checked_losses, checked_positive
+from orderdp.theory.rank_rules import checked_losses, checked_positive
 
 __all__ = [
     "SkipChances",
