@@ -9,23 +9,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orderdp._validation import checked_name
-from orderdp.cli._common import complain, say, say_json
+from orderdp.cli._common import Command, complain, say, say_json
 from orderdp.errors import ConfigError
 
 if TYPE_CHECKING:
     from orderdp_paper import Suite
     from orderdp_paper.suite import Trial
 
-__all__ = ["DESCRIPTION", "NAME", "SUMMARY", "add", "run"]
+__all__ = [
+    "REPRODUCE",
+]
 
 
-NAME = "reproduce"
-
-
-SUMMARY = "the paper's tables and figures, each by one command"
-
-
-DESCRIPTION = """The paper's tables and figures: runs what is needed, then shows it beside the paper's own numbers.
+_REPRODUCE = """The paper's tables and figures: runs what is needed, then shows it beside the paper's own numbers.
 
 examples:
   orderdp reproduce --list
@@ -45,8 +41,7 @@ share runs in a folder share their cost.
 _OUT = Path("reproduced")
 
 
-def add(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
+def _add_reproduce(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("id", nargs="?", metavar="ID", help="name of the table or figure")
     parser.add_argument(
         "--list", action="store_true", help="list all, with what each needs; with ID, describe one in full"
@@ -81,8 +76,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quiet", action="store_true", help="show no progress")
 
 
-def run(options: argparse.Namespace) -> int:
-    """Run the command; return 1 if a run failed."""
+def _run_reproduce(options: argparse.Namespace) -> int:
+    """Return 1 if a run failed."""
     from orderdp_paper import theory
 
     if options.json and options.id is not None and not options.list:
@@ -214,3 +209,8 @@ def _suite(suite: Suite, arguments: argparse.Namespace) -> int:
     if failed:
         complain(f"{failed} of {len(found)} runs failed.")
     return 1 if failed else 0
+
+
+REPRODUCE = Command(
+    "reproduce", "the paper's tables and figures, each by one command", _REPRODUCE, _add_reproduce, _run_reproduce
+)
