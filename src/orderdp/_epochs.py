@@ -70,7 +70,6 @@ import numpy as np
 import torch
 
 from orderdp._draw import key64
-from orderdp._planning import batches_in
 from orderdp._validation import checked_seed, stored_count
 from orderdp.checkpoint import whole_state
 from orderdp.errors import (
@@ -104,6 +103,7 @@ from orderdp.samplers import (
     Order,
     PerBatchOrder,
     RankShard,
+    batches_in,
     check_continuable,
     grouped,
     read_sampler,

@@ -28,8 +28,7 @@ from orderdp.coresets import (
 )
 from orderdp.coresets.base import softmax
 from orderdp.coresets.geometry import distances_to_class_median, distances_to_prototypes, middle, stratified
-from orderdp.coresets.training_dynamics import error_norms, forgetting_events
-from orderdp.coresets.uncertainty import contrast
+from orderdp.coresets.scores import contrast, error_norms, forgetting_events
 from orderdp.errors import ConfigError
 
 LOGITS = np.random.default_rng(0).standard_normal((90, 5)).astype(np.float32) * 2

@@ -21,6 +21,7 @@ from orderdp.policy import Selection, count_kept, proportional
 __all__ = [
     "Balance",
     "CosineKernel",
+    "Divergence",
     "Gradients",
     "Group",
     "Kernel",
@@ -44,7 +45,9 @@ __all__ = [
     "row_blocks",
     "sklearn",
     "softmax",
+    "squared_euclidean",
     "stochastic_greedy",
+    "symmetric_kl",
     "unit_rows",
 ]
 
@@ -388,6 +391,34 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
     """Log-probabilities, without overflow."""
     shifted = logits - logits.max(1, keepdims=True)
     return np.asarray(shifted - np.log(np.exp(shifted).sum(1, keepdims=True)), dtype=np.float32)
+
+
+@dataclass(frozen=True, eq=False)
+class Divergence:
+    """Divergence of the form own_i + own_j - <left_i, right_j>: a block of values is one matrix product."""
+
+    own: np.ndarray
+    left: np.ndarray
+    right: np.ndarray
+
+    def between(self, rows: np.ndarray | slice, columns: np.ndarray | slice) -> np.ndarray:
+        """Block of these rows and columns, never negative."""
+        block = self.left[rows] @ self.right[columns].T
+        np.subtract(self.own[rows][:, None] + self.own[columns], block, out=block)
+        return np.asarray(np.maximum(block, 0, out=block))
+
+
+def squared_euclidean(features: np.ndarray) -> Divergence:
+    """Squared distances between rows."""
+    rows = centered(features)
+    return Divergence(np.einsum("nd,nd->n", rows, rows), rows, 2 * rows)
+
+
+def symmetric_kl(logits: np.ndarray) -> Divergence:
+    """KL(p, q) + KL(q, p) between the softmax of rows: the sum of (p - q)(ln p - ln q)."""
+    logarithms = log_softmax(logits)
+    p = np.exp(logarithms)
+    return Divergence((p * logarithms).sum(1), np.hstack((p, logarithms)), np.hstack((logarithms, p)))
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:

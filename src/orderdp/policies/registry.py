@@ -17,9 +17,18 @@ from orderdp.policies.learned import (
     SpacedRepetition,
     Unlearned,
 )
-from orderdp.policies.loss_based import Adaptive, Calibrated, OnlineBatchSelection, SelectiveBackprop, SelectiveByRank
+from orderdp.policies.loss_based import (
+    UCB,
+    ActiveBias,
+    Adaptive,
+    Calibrated,
+    DynamicUncertainty,
+    EpsilonGreedy,
+    OnlineBatchSelection,
+    SelectiveBackprop,
+    SelectiveByRank,
+)
 from orderdp.policies.orderdp import OrderDP
-from orderdp.policies.running_statistics import UCB, ActiveBias, DynamicUncertainty, EpsilonGreedy
 from orderdp.policies.schedules import SCHEDULES, Scheduled
 from orderdp.policies.wrappers import Balanced, Budget, UniformTail
 from orderdp.policy import Policy

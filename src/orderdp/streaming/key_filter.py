@@ -28,9 +28,10 @@ from orderdp.errors import (
     warn,
     warn_nonfinite,
 )
+from orderdp.losses import checked_losses, checked_scores
 from orderdp.policies.wrappers import refuse_budget
 from orderdp.policy import Context, Policy, describe, nominal_ratio
-from orderdp.pruner import checked_losses, checked_policy, checked_scores
+from orderdp.pruner import checked_policy
 from orderdp.streaming.key_table import (
     BY_RULE,
     KeyStats,

@@ -13,6 +13,7 @@ the ranking, for which there are three models:
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Any, Literal
@@ -20,13 +21,52 @@ from typing import Any, Literal
 import numpy as np
 
 from orderdp._draw import pool_sizes
-from orderdp._planning import steps_within
-from orderdp._validation import check_dials, is_count
+from orderdp._validation import check_batch_size, check_dials, is_count
 from orderdp.errors import ConfigError
 from orderdp.theory.rank_rules import Top, check_design, checked_positive, hypergeometric
 from orderdp.theory.weights import deviation, sampling_rate, weights_at
 
-__all__ = ["Coverage", "Plan", "Ranks", "coverage", "plan"]
+__all__ = ["Coverage", "Plan", "Ranks", "Split", "coverage", "plan", "steps_within"]
+
+
+# -- steps -------------------------------------------------------------------------------------------------------------
+
+
+Split = Literal["samples", "batches"]
+
+
+def steps_within(
+    sizes: Iterable[tuple[int, int]],
+    batch_size: int,
+    *,
+    drop_last: bool = False,
+    world_size: int = 1,
+    accumulate: int = 1,
+    split: Split = "samples",
+    pad: bool = False,
+) -> tuple[int, int]:
+    """Return the fewest and the most optimizer steps of epochs whose sizes lie between these bounds."""
+    check_batch_size(batch_size)
+    for name, value in (("world_size", world_size), ("accumulate", accumulate)):
+        if not is_count(value):
+            raise ConfigError(f"{name} must be a whole number, at least 1, got {value!r}.")
+    if split not in ("samples", "batches"):
+        raise ConfigError(f'split must be "samples" or "batches", got {split!r}.')
+
+    def parts(whole: int, size: int) -> int:
+        return whole // size if drop_last else -(-whole // size)
+
+    def steps(samples: int) -> int:
+        if split == "samples":
+            batches = parts(-(-samples // world_size) if pad else samples // world_size, batch_size)
+        else:
+            batches = parts(parts(samples, batch_size), world_size)
+        return -(-batches // accumulate)
+
+    fewest = most = 0
+    for low, high in sizes:
+        fewest, most = fewest + steps(low), most + steps(high)
+    return fewest, most
 
 
 # -- coverage ----------------------------------------------------------------------------------------------------------
