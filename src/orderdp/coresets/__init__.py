@@ -1,4 +1,4 @@
-"""Coresets: methods that select once, before training, what all epochs train on. One file per family."""
+"""Coresets: methods that select once, before training, what all epochs train on. Files are by what methods need."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 A learned sample has little left to teach: for softmax cross-entropy the gradient of a sample with loss c, in the
 logits, has norm at most sqrt(2) (1 - exp(-c)). So the effect of leaving these samples out is bounded
-(`orderdp.theory.learned`), which does not hold if the hardest are kept and all others dropped.
+(`orderdp.theory.weights`), which does not hold if the hardest are kept and all others dropped.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from orderdp.policy import (
     uniform,
 )
 from orderdp.registry import Registry
-from orderdp.theory.learned import learned_rates
+from orderdp.theory.weights import learned_rates
 
 if TYPE_CHECKING:
     import torch
