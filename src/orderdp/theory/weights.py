@@ -1,4 +1,11 @@
-"""gamma_j, the probability that the sample of loss rank j is kept; its risk, and bounds; weights that undo it."""
+"""gamma_j, the probability that the sample of loss rank j is kept; its risk, and bounds; weights that undo it.
+
+For learned samples there is a bound on the gradient that is left out, which rank rules do not have. A sample with
+cross-entropy loss c gives the right class the probability exp(-c). Its gradient in the logits, p - e_y, has the entry
+1 - exp(-c) in the right class and entries in the others that sum to as much, so its norm is at most
+sqrt(2) (1 - exp(-c)). Leaving out samples whose loss is at most c therefore changes the mean gradient in the logits by
+at most their fraction times that.
+"""
 
 from __future__ import annotations
 
