@@ -11,8 +11,8 @@ from typing import Any
 from orderdp._files import write_text
 from orderdp.errors import ConfigError
 from orderdp.experiments.config import preset_values, read_toml
+from orderdp.report import show
 from orderdp.report.charts import save
-from orderdp.report.tables import show
 from orderdp_paper import theory
 from orderdp_paper.charts import draw
 from orderdp_paper.suite import BROUGHT, Method, Part, PartResults, Printed, Scale, Suite, Table, Trial, read_grid

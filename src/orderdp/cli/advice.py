@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from orderdp.cli._common import Command
-from orderdp.cli._common import as_ratio
-from orderdp.cli._common import say
-from orderdp.errors import ConfigError
-from orderdp.errors import DatasetError
-from orderdp.errors import RecordError
-from pathlib import Path
-from typing import Any
-from typing import TYPE_CHECKING
 import argparse
 import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from orderdp.cli._common import Command, as_ratio, say
+from orderdp.errors import ConfigError, DatasetError, RecordError
 
 if TYPE_CHECKING:
     from orderdp.experiments.records import Run
@@ -84,6 +80,8 @@ def _run_plan(options: argparse.Namespace) -> None:
 
 
 def _show_plan(plan: Plan) -> None:
+    from orderdp.report import table_text
+
     size = plan.effective_sample_size
     rows = [
         ("pool each epoch", f"{plan.s:,}", f"exploration {plan.exploration:.3f}"),
@@ -103,9 +101,7 @@ def _show_plan(plan: Plan) -> None:
     if plan.money_saved is not None:
         rows.append(("money saved", f"{plan.money_saved:,.2f}", "time taken to follow samples"))
     say(f"{plan.n:,} samples, {plan.epochs} epochs, {plan.saved:.1%} pruned")
-    widths = [max(len(row[place]) for row in rows) for place in range(2)]
-    for what, value, more in rows:  # not by `report.tables.show`, which imports torch
-        say(f"  {what:<{widths[0]}}  {value:<{widths[1]}}  {more}".rstrip())
+    say(table_text(("", "", ""), rows))
 
 
 def _hours(hours: float) -> str:
@@ -231,7 +227,7 @@ def _told(run: Run, refresh: float) -> dict[str, Any]:
 
 def _show_runs(runs: list[Run], told: list[dict[str, Any]]) -> None:
     from orderdp.advice import FEW, as_percent, little_to_leave_out, whole_percent
-    from orderdp.report.tables import show
+    from orderdp.report import show
 
     rows = []
     for each in told:

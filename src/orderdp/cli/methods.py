@@ -35,7 +35,7 @@ def _add_policies(parser: argparse.ArgumentParser) -> None:
 
 def _run_policies(options: argparse.Namespace) -> None:
     from orderdp.policies.registry import NAMES, RECORDED, card, summary
-    from orderdp.report.tables import show
+    from orderdp.report import show
 
     if options.json:
         names = (*NAMES, *RECORDED) if options.name is None else (options.name,)
@@ -98,7 +98,7 @@ def _run_coreset(options: argparse.Namespace) -> None:
     from orderdp.coresets import NAMES, card, coreset_command, summary
     from orderdp.experiments.config import parse_method
     from orderdp.experiments.runner import make_folder
-    from orderdp.report.tables import show
+    from orderdp.report import show
 
     if options.card is not None:
         text = card(options.card)
@@ -269,7 +269,7 @@ def _run_data(options: argparse.Namespace) -> int:
 def _list(options: argparse.Namespace) -> None:
     from orderdp import datasets as data
     from orderdp.datasets.catalog import DATASETS
-    from orderdp.report.tables import show
+    from orderdp.report import show
 
     rows = data.list_rows(options.data_dir)
     if options.json:

@@ -144,7 +144,7 @@ def _describe_theory(name: str, json: bool) -> None:
 
 
 def _theory(options: argparse.Namespace) -> None:
-    from orderdp.report.tables import show
+    from orderdp.report import show
     from orderdp_paper import theory
 
     if options.id == "table-toy":
