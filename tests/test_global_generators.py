@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from orderdp import load_checkpoint
-from orderdp._torch import GlobalGenerators
+from orderdp._training import GlobalGenerators
 from orderdp.experiments.models import build_model
 from tests.experiments.test_training_runs import BASE, training
 

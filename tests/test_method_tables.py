@@ -9,9 +9,9 @@ import pytest
 from tools import method_tables
 
 from orderdp import coresets
-from orderdp.cards import one_sentence, read_card
 from orderdp.errors import ConfigError
 from orderdp.policies.registry import NAMES, RECORDED
+from orderdp.registry import one_sentence, read_card
 
 
 @pytest.mark.parametrize("page", method_tables.PAGES, ids=lambda page: f"{page.parent.name}/{page.stem}")

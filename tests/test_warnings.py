@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import orderdp
-from orderdp import _warnings, errors
+from orderdp import errors
 
 BEGIN = """
 import torch
@@ -224,7 +224,7 @@ def test_every_class_of_warnings_has_a_script() -> None:
 def test_only_one_place_issues_warnings() -> None:
     source = Path(orderdp.__file__).parent
     issuing = {path.name for path in source.rglob("*.py") if re.search(r"warnings\.warn\(", path.read_text())}
-    assert issuing == {"_warnings.py"}
+    assert issuing == {"errors.py"}
 
 
 def test_without_a_line_of_a_user_the_innermost_line_outside_the_library_is_named(tmp_path: Path) -> None:
@@ -234,7 +234,7 @@ def test_without_a_line_of_a_user_the_innermost_line_outside_the_library_is_name
     run = runpy.run_path(str(program), run_name="torch.command")["run"]
     with warnings.catch_warnings(record=True) as given:
         warnings.simplefilter("always")
-        thread = threading.Thread(target=run, args=(_warnings.warn,))
+        thread = threading.Thread(target=run, args=(errors.warn,))
         thread.start()
         thread.join()
     assert [(one.filename, one.lineno) for one in given] == [(str(program), 2)]

@@ -26,9 +26,8 @@ if TYPE_CHECKING:
         theory,
     )
     from orderdp.advice import Advice, advise
-    from orderdp.augment import alternate_flip
     from orderdp.checkpoint import load_checkpoint, save_checkpoint
-    from orderdp.dataset import Indexed
+    from orderdp.dataset import Indexed, alternate_flip
     from orderdp.losses import last_layer_gradient_norm, per_sample, top_mean
     from orderdp.policies import Budget, OrderDP, SpacedRepetition, Unlearned, build
     from orderdp.policy import Column, Context, Policy, Selection
@@ -86,7 +85,7 @@ _HOMES = {
     "SpacedRepetition": "orderdp.policies",
     "Unlearned": "orderdp.policies",
     "advise": "orderdp.advice",
-    "alternate_flip": "orderdp.augment",
+    "alternate_flip": "orderdp.dataset",
     "build": "orderdp.policies",
     "last_layer_gradient_norm": "orderdp.losses",
     "load_checkpoint": "orderdp.checkpoint",

@@ -70,9 +70,7 @@ import numpy as np
 import torch
 
 from orderdp._draw import key64
-from orderdp._planning import batches_in
 from orderdp._validation import checked_seed, stored_count
-from orderdp._warnings import warn, warn_nonfinite
 from orderdp.checkpoint import whole_state
 from orderdp.errors import (
     BeyondPlanWarning,
@@ -85,6 +83,8 @@ from orderdp.errors import (
     RealRatioWarning,
     RestartedEpochWarning,
     StateError,
+    warn,
+    warn_nonfinite,
 )
 from orderdp.policy import (
     Context,
@@ -103,6 +103,7 @@ from orderdp.samplers import (
     Order,
     PerBatchOrder,
     RankShard,
+    batches_in,
     check_continuable,
     grouped,
     read_sampler,

@@ -1,12 +1,13 @@
-"""Training of a model: the step that proxies, plans and experiments share, optimizers, schedules, the average."""
+"""Training of a model: the step that proxies, plans and experiments share, optimizers, schedules, generators."""
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Generic, TypeVar
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import torch
 from torch import nn
@@ -18,6 +19,7 @@ from orderdp.errors import ConfigError
 __all__ = [
     "OPTIMIZERS",
     "SCHEDULES",
+    "GlobalGenerators",
     "IterateAverage",
     "TrainState",
     "build_optimizer",
@@ -25,6 +27,7 @@ __all__ = [
     "cosine",
     "mixed_precision",
     "onecycle",
+    "outside_graphs",
     "step",
 ]
 
@@ -312,3 +315,68 @@ class IterateAverage:
         """Restore the state of `state_dict`."""
         self._total = float(state["total"])
         self.model.load_state_dict(state["model"])
+
+
+# -- torch's graphs and generators -------------------------------------------------------------------------------------
+
+
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+def outside_graphs(method: _Method) -> _Method:
+    """Keep a method out of `torch.compile`, which would trace the bookkeeping and guard on its counters.
+
+    `torch.compiler.disable` is called only while tracing: importing the compiler takes as long as importing torch, and
+    most loops do not need it.
+    """
+
+    @functools.wraps(method)
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return torch.compiler.disable(method)(*args, **kwargs)  # type: ignore[no-untyped-call]
+        return method(*args, **kwargs)
+
+    return cast("_Method", guarded)
+
+
+class GlobalGenerators(NamedTuple):
+    """The states of the global random generators.
+
+    Attributes:
+        host: State of the CPU generator.
+        device: State of the device generator; None if the device is the CPU, or if it is unknown.
+    """
+
+    host: torch.Tensor
+    device: torch.Tensor | None
+
+    @classmethod
+    def now(cls, device: torch.device) -> GlobalGenerators:
+        """Return the current states."""
+        own = None if device.type == "cpu" else torch.get_device_module(device).get_rng_state(device)
+        return cls(torch.get_rng_state(), own)
+
+    @classmethod
+    def seeded(cls, seed: int, device: torch.device) -> GlobalGenerators:
+        """Return the states for a seed; the same draws as after ``torch.manual_seed``."""
+        own = None if device.type == "cpu" else torch.Generator(device).manual_seed(seed).get_state()
+        return cls(torch.Generator().manual_seed(seed).get_state(), own)
+
+    def from_checkpoint(self, host: torch.Tensor, device: torch.Tensor | None) -> GlobalGenerators:
+        """Return the states of a checkpoint; with this device state if it has none (older, or made on the CPU)."""
+        return GlobalGenerators(host, self.device if device is None else device)
+
+    @contextmanager
+    def used(self, device: torch.device) -> Iterator[None]:
+        """Use these states inside the context; restore the generators afterwards."""
+        before = GlobalGenerators.now(device)
+        self._put_in(device)
+        try:
+            yield
+        finally:
+            before._put_in(device)
+
+    def _put_in(self, device: torch.device) -> None:
+        torch.set_rng_state(self.host)
+        if device.type != "cpu" and self.device is not None:
+            torch.get_device_module(device).set_rng_state(self.device, device)

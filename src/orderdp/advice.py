@@ -23,7 +23,7 @@ from orderdp.policies.learned import Probability, Threshold, as_threshold, thres
 from orderdp.policy import describe
 from orderdp.pruner import Pruner
 from orderdp.score_table import mean_age
-from orderdp.theory.learned import skip_bias_bound
+from orderdp.theory.weights import skip_bias_bound
 
 __all__ = [
     "FEW",

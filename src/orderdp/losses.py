@@ -1,14 +1,21 @@
-"""Per-sample losses: reducing a task's loss to one number per sample, and functions of these losses."""
+"""Per-sample losses: reducing a task's loss to one number per sample, functions of these losses, and their checks."""
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
 
+from orderdp._validation import suggestion
 from orderdp.errors import ConfigError, FeedbackError
+from orderdp.policy import Policy, Rows, describe
+
+if TYPE_CHECKING:
+    from orderdp.score_table import ComputeColumns
 
 __all__ = ["SelectiveMean", "last_layer_gradient_norm", "per_sample", "predictions", "smallest_loss", "top_mean"]
 
@@ -276,3 +283,152 @@ def _per_segment(
 def _wide(losses: torch.Tensor) -> torch.dtype:
     """Return the dtype of sums: sums in half precision stop growing at a few hundred, or overflow."""
     return torch.promote_types(losses.dtype, torch.float32)
+
+
+# -- checks of what a training step gives back -------------------------------------------------------------------------
+
+
+def checked_index(index: Any) -> torch.Tensor:
+    """Return the indices of a batch as a flat int64 tensor, or raise an error."""
+    if isinstance(index, torch.Tensor) and index.dtype == torch.int64 and index.ndim == 1:
+        return index
+    if isinstance(index, np.ndarray) and index.dtype.kind in "iu":
+        # Torch accepts no array with negative strides or swapped bytes.
+        index = index.astype(np.int64, order="C")
+    try:
+        index = torch.as_tensor(index)
+    except (TypeError, ValueError, RuntimeError):
+        raise FeedbackError(
+            f"index must hold whole numbers, got {type(index).__name__}. Pass the index that came with the batch."
+        ) from None
+    countable = not (index.dtype == torch.bool or index.is_floating_point() or index.is_complex())
+    if index.numel() and not countable:
+        raise FeedbackError(
+            f"index must hold whole numbers, got {index.dtype}. Pass the index that came with the batch; stored as "
+            "floats, indices above 16,777,216 would be wrong."
+        )
+    if index.ndim > 1:
+        raise FeedbackError(
+            f"index must be one number for each sample of the batch, got shape {tuple(index.shape)}. "
+            "Flatten it if the batch has more than one sample dimension."
+        )
+    flat: torch.Tensor = index.to(torch.int64).reshape(-1)
+    return flat
+
+
+def checked_losses(losses: Any, index: torch.Tensor, reduced: bool) -> torch.Tensor:
+    """Return the losses of a batch, or its one loss, in the shape that `update` needs, or raise an error."""
+    if not isinstance(losses, torch.Tensor):
+        raise FeedbackError(f"losses must be a tensor, got {type(losses).__name__}.")
+    if not losses.is_floating_point():
+        raise FeedbackError(f"losses must be of a floating-point type, got {losses.dtype}. Pass losses.float().")
+    if reduced:
+        if losses.numel() != 1:
+            raise FeedbackError(
+                f"with reduced=True losses must be a single number, got shape {tuple(losses.shape)}. "
+                "Leave reduced out where there is a loss for each sample."
+            )
+        return losses.reshape(())
+    if losses.shape == index.shape:
+        return losses
+    if losses.ndim == 0 and len(index) == 1:
+        return losses.reshape(1)
+    if losses.ndim == 0:
+        raise FeedbackError(
+            f"losses must be one number for each of the {len(index)} samples, got a single one. "
+            'Give the criterion reduction="none"; or, if it has only a loss for the whole batch, call '
+            "update(index, loss, reduced=True)."
+        )
+    if losses.ndim > 1 and len(losses) == len(index):
+        raise FeedbackError(
+            f"losses must be one number for each of the {len(index)} samples, got shape {tuple(losses.shape)}. "
+            "Reduce them with orderdp.per_sample(losses, mask=...)."
+        )
+    raise FeedbackError(
+        f"losses must be one number for each of the {len(index)} indices, got shape {tuple(losses.shape)}. "
+        "Pass index and losses of the same batch."
+    )
+
+
+def checked_scores(scores: Any, index: torch.Tensor) -> torch.Tensor:
+    """Return one score per sample of a batch, or raise an error."""
+    if not isinstance(scores, torch.Tensor) or scores.shape != index.shape:
+        came = f"shape {tuple(scores.shape)}" if isinstance(scores, torch.Tensor) else type(scores).__name__
+        raise FeedbackError(
+            f"scores must be a tensor with one number for each of the {len(index)} indices, got {came}."
+        )
+    return scores.detach()
+
+
+class FeedbackArguments(NamedTuple):
+    """The keyword arguments of a policy's `compute_columns`.
+
+    Attributes:
+        required: The required ones.
+        accepted: All of them; None for any name.
+    """
+
+    required: tuple[str, ...] = ()
+    accepted: tuple[str, ...] | None = ()
+
+
+def feedback_arguments(compute_columns: Callable[..., Any] | None) -> FeedbackArguments:
+    """Read from its signature what `compute_columns` takes besides the rows and the losses."""
+    if compute_columns is None:
+        return FeedbackArguments()
+    parameters = list(inspect.signature(compute_columns).parameters.values())[2:]
+    anything = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+    named = [p for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    required = tuple(parameter.name for parameter in named if parameter.default is parameter.empty)
+    return FeedbackArguments(required, None if anything else tuple(parameter.name for parameter in named))
+
+
+def checked_extra(
+    extra: Mapping[str, Any], arguments: FeedbackArguments, index: torch.Tensor, policy: Policy
+) -> dict[str, Any]:
+    """Return the keyword arguments of `update`, detached, or raise an error that names the expected ones."""
+    missing = [name for name in arguments.required if name not in extra]
+    if missing:
+        call = ", ".join(f"{name}=..." for name in arguments.required)
+        raise FeedbackError(
+            f"{describe(policy)} needs {' and '.join(missing)} with every step, one value for each sample: "
+            f"update(index, losses, {call}). orderdp.losses.predictions(logits, targets) computes those that follow "
+            "from logits."
+        )
+    for name in extra:
+        if arguments.accepted is not None and name not in arguments.accepted:
+            hint = suggestion(name, arguments.accepted) if arguments.accepted else " Leave the argument out."
+            takes = "does not take it" if arguments.accepted else "takes no extra values"
+            raise FeedbackError(f"unexpected keyword {name!r}: {describe(policy)} {takes}.{hint}")
+    for name, value in extra.items():
+        if isinstance(value, list | tuple | np.ndarray):
+            raise FeedbackError(
+                f"{name} must be a tensor with one value for each of the {len(index)} indices, got "
+                f"{type(value).__name__}. Pass torch.as_tensor({name})."
+            )
+        if isinstance(value, torch.Tensor) and value.shape[:1] != index.shape:
+            raise FeedbackError(
+                f"{name} must have one value for each of the {len(index)} indices, got shape {tuple(value.shape)}."
+            )
+    return {name: value.detach() if isinstance(value, torch.Tensor) else value for name, value in extra.items()}
+
+
+# Weight of the old score when a batch loss comes in (reduced=True): the noise from the other samples of the batch
+# falls to a third, and an old score fades in about five visits.
+_BATCH_LOSS_MEMORY = 0.8
+
+
+def of_a_batch_loss(compute_columns: ComputeColumns | None) -> ComputeColumns:
+    """Return a `compute_columns` that moves each sample's score towards the loss of its batch by a moving average."""
+
+    def averaged(rows: Rows, losses: torch.Tensor, **extra: Any) -> Mapping[str, torch.Tensor]:
+        old = rows["score"]
+        mixed = _BATCH_LOSS_MEMORY * old + (1 - _BATCH_LOSS_MEMORY) * losses
+        score = torch.where(torch.isinf(old), losses, mixed)
+        if compute_columns is None:
+            return {"score": score}
+        new = compute_columns(rows, score, **extra)
+        # A policy with its own average gets the loss itself, or the loss would be averaged twice.
+        return {"score": score, **new} if new.get("score", score) is score else compute_columns(rows, losses, **extra)
+
+    return averaged

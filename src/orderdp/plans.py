@@ -20,12 +20,12 @@ from torch.utils.data import DataLoader, Sampler
 from orderdp._draw import generator, key64, visiting_order
 from orderdp._epochs import check_length
 from orderdp._files import flushed
-from orderdp._torch import outside_graphs
+from orderdp._training import outside_graphs
 from orderdp._validation import check_batch_size, check_ratio, checked_seed, is_count
 from orderdp.dataset import Indexed, IndexedCollate, length_of
 from orderdp.errors import ConfigError, FeedbackError, NonFiniteLossError, StateError
+from orderdp.losses import checked_index, checked_losses
 from orderdp.policy import Selection
-from orderdp.pruner import checked_index, checked_losses
 
 __all__ = ["Plan", "PlanCost", "PlanRecorder", "check_shape", "recorded_order"]
 

@@ -26,7 +26,6 @@ from torch.utils.data import (
 )
 from torch.utils.data.distributed import DistributedSampler
 
-from orderdp._planning import batches_in
 from orderdp._validation import check_batch_size, stored_count
 from orderdp.errors import ConfigError, DatasetError, StateError
 from orderdp.policy import Context, Policy, Selection, StepwisePolicy
@@ -49,6 +48,7 @@ __all__ = [
     "PrunedSampler",
     "RankShard",
     "SampleIterator",
+    "batches_in",
     "check_continuable",
     "grouped",
     "read_sampler",
@@ -57,6 +57,11 @@ __all__ = [
     "selection_state",
     "served_at_once",
 ]
+
+
+def batches_in(samples: int, batch_size: int, drop_last: bool) -> int:
+    """Return the number of batches of `samples` samples."""
+    return samples // batch_size if drop_last else -(-samples // batch_size)
 
 
 # -- what a sampler asks for, and gets -----------------------------------------------------------------------------

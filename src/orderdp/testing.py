@@ -21,8 +21,8 @@ import numpy as np
 import torch
 
 from orderdp.errors import UnreachableRatioWarning
+from orderdp.losses import feedback_arguments
 from orderdp.policy import Context, Policy, Selection, describe
-from orderdp.pruner import feedback_arguments
 from orderdp.score_table import ScoreTable
 
 __all__ = ["check_policy", "global_generators_untouched", "tables"]

@@ -7,9 +7,8 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from orderdp.diagnostics.curves import value_of
-from orderdp.report.chart_data import Series, curves, time_unit
-from orderdp.report.charts import altair
+from orderdp.diagnostics.kept_sets import value_of
+from orderdp.report.charts import Series, altair, curves, time_unit
 from orderdp_paper.suite import PartResults, Result, Suite
 from orderdp_paper.tables import StagePoint, is_decomposition, mean_unrest, stability_points, stage_points, usage_counts
 

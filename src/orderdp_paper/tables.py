@@ -9,7 +9,7 @@ from itertools import accumulate, zip_longest
 from typing import NamedTuple
 
 from orderdp.diagnostics import accuracy_correlation, rolling_spread, time_to_accuracy
-from orderdp.diagnostics.curves import value_of
+from orderdp.diagnostics.kept_sets import value_of
 from orderdp.experiments.records import Run
 from orderdp.experiments.statistics import Difference, Row
 from orderdp_paper.suite import Number, PartResults, Result, Suite, Table, fewer_seeds, really_saved

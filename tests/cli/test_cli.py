@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import importlib.util
 import inspect
 import json
 import subprocess
@@ -15,7 +16,6 @@ from orderdp import __version__
 from orderdp.cli import main
 from orderdp.errors import ConfigError
 from orderdp.policies.registry import NAMES, card, summary
-from orderdp.report import tables
 from orderdp.theory import plan
 
 PLAN = ["plan", "--samples", "1281167", "--prune-ratio", "0.4", "--epochs", "90", "--batch-size", "1024"]
@@ -36,7 +36,8 @@ def test_a_run_of_minutes_does_not_take_no_hours(capsys: pytest.CaptureFixture) 
 
 
 def test_a_plan_is_printed_without_rich(capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     assert main(PLAN) == 0
     printed = capsys.readouterr().out
     assert "trained on each epoch      768,700" in printed

@@ -20,6 +20,7 @@ from orderdp.cli import main
 from orderdp.cli._common import show_progress
 from orderdp.coresets import NAMES as METHODS
 from orderdp.coresets import card as method_card
+from orderdp.coresets import summary as method_summary
 from orderdp.datasets import NAMES as DATASETS
 from orderdp.experiments.config import Settings
 from orderdp.experiments.records import read_runs
@@ -122,16 +123,60 @@ def test_results_go_to_stdout_and_progress_to_stderr(tmp_path: Path, capsys) -> 
     assert quiet == out
 
 
-@pytest.mark.parametrize("command", [["policies"], ["coreset", "--list"], ["reproduce", "--list"], ["data"]])
-def test_nothing_is_wrapped_or_padded_at_the_end_in_a_pipe(command: list[str]) -> None:
-    environment = {**os.environ, "COLUMNS": "40"}
-    line = [sys.executable, "-m", "orderdp", *command]
-    done = subprocess.run(line, capture_output=True, text=True, check=True, timeout=180, env=environment)
-    lines = done.stdout.splitlines()
-    assert all(line == line.rstrip() for line in lines)
-    known = {"policies": [summary(name) for name in NAMES], "coreset": [], "data": DATASETS, "reproduce": SUITES}
-    for text in known[command[0]]:
-        assert sum(text in line for line in lines) >= 1
+def tables(text: str) -> list[list[list[str]]]:
+    """The tables of an output, each with its lines, and each line with its cells."""
+    found: list[list[list[str]]] = [[]]
+    for line in text.splitlines():
+        if "\t" in line:
+            assert "  " not in line, line
+            found[-1].append(line.split("\t"))
+        elif found[-1]:
+            found.append([])
+    return [table for table in found if table]
+
+
+PLAN = ["plan", "--samples", "1000", "--prune-ratio", "0.4", "--epochs", "3", "--batch-size", "10"]
+
+
+@pytest.mark.parametrize(
+    ("command", "names"),
+    [
+        (["policies"], [(name, summary(name)) for name in NAMES]),
+        (["coreset", "--list"], [(name, method_summary(name)) for name in METHODS]),
+        (["data"], [(name,) for name in DATASETS]),
+        (["reproduce", "--list"], [(suite.id, suite.shows) for suite in SUITES.values()]),
+        (["reproduce", "table-toy"], []),
+        (PLAN, [("trained on each epoch", "600", "exploitation 0.682")]),
+    ],
+    ids=["policies", "coreset", "data", "reproduce", "toy", "plan"],
+)
+def test_tables_in_a_pipe_are_separated_by_tabs_without_padding(command, names, capsys, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")  # a pipe has no width to wrap at
+    out, _ = printed(command, capsys)
+    found = tables(out)
+    assert found
+    for table in found:
+        assert len({len(line) for line in table}) == 1  # an empty cell at the end is a cell
+    lines = [tuple(line) for table in found for line in table]
+    for cells in names:
+        assert cells in [line[: len(cells)] for line in lines]
+
+
+def test_the_tables_of_runs_in_a_pipe_are_separated_by_tabs_without_padding(tmp_path: Path, capsys) -> None:
+    out, _ = printed(["compare", *SMALL, *ONE, "--out", str(tmp_path)], capsys)
+    ((header, row),) = tables(out)
+    assert header[:3] == ["", "accuracy %", "samples"]
+    assert row[0] == "orderdp 50%"
+    out, _ = printed(["advise", str(tmp_path)], capsys)
+    ((header, row),) = tables(out)
+    assert header == ["", "epoch: share", "up to"]
+    assert row[0] == "orderdp 50%, seed 0"
+
+
+def test_a_pipe_gets_tables_without_padding() -> None:
+    line = [sys.executable, "-m", "orderdp", *PLAN]
+    done = subprocess.run(line, capture_output=True, text=True, check=True, timeout=180)
+    assert ["steps in all", "180", "120 saved"] in [cells for table in tables(done.stdout) for cells in table]
 
 
 def test_the_data_sets_are_listed_without_an_action(capsys) -> None:

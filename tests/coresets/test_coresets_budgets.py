@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from orderdp.coresets.base import budgets, even_budgets, proportional_budgets
 from orderdp.errors import ConfigError
-from orderdp.policies._selection import proportional
+from orderdp.policy import proportional
 
 SIZES = st.lists(st.integers(0, 40), min_size=1, max_size=12)
 

@@ -21,12 +21,10 @@ from orderdp.coresets import (
     MoSo,
     Proxy,
 )
-from orderdp.coresets._math import Gradients, softmax
-from orderdp.coresets.gradient_matching import follow_validation, omp
-from orderdp.coresets.influence import Hessian, anneal, influence_vectors, parameter_influence
-from orderdp.coresets.submodular import GradientKernel
-from orderdp.coresets.training_dynamics import agreement_with_the_rest, gradient_norms
-from orderdp.coresets.uncertainty import perturbation_norms
+from orderdp.coresets.base import Gradients, softmax
+from orderdp.coresets.geometry import GradientKernel
+from orderdp.coresets.gradients import Hessian, anneal, follow_validation, influence_vectors, omp, parameter_influence
+from orderdp.coresets.scores import agreement_with_the_rest, gradient_norms, perturbation_norms
 from orderdp.errors import ConfigError, DatasetError
 
 CLASSES, WIDTH = 4, 6
@@ -286,8 +284,8 @@ def test_the_hessian_is_that_of_autograd() -> None:
 
 @pytest.mark.parametrize(("damping", "at_once"), [(0.001, 1 << 23), (0.1, 1 << 23), (0.1, 100)])
 def test_influence_is_a_dense_solve(damping: float, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orderdp.coresets.influence._SOLVED_AT_ONCE", at_once)
-    monkeypatch.setattr("orderdp.coresets.influence._BLOCK", at_once)
+    monkeypatch.setattr("orderdp.coresets.gradients._SOLVED_AT_ONCE", at_once)
+    monkeypatch.setattr("orderdp.coresets.gradients._BLOCK", at_once)
     features, logits, labels = problem(10)
     _, rows = flat_gradients(10)
     wanted = np.linalg.solve(dense_hessian(features, logits, damping), rows.T).T

@@ -9,12 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orderdp.coresets import Arrays, ContextualDiversity, FacilityLocation, Herding, KCenter
-from orderdp.coresets import geometry as farthest_module
-from orderdp.coresets import submodular as facility_module
-from orderdp.coresets._math import CosineKernel, dense_kernel, lazy_greedy
-from orderdp.coresets.geometry import farthest_first, herd, squared_euclidean, symmetric_kl
-from orderdp.coresets.submodular import cluster_sizes, cut, maximize_coverage
+from orderdp.coresets import Arrays, ContextualDiversity, FacilityLocation, Herding, KCenter, geometry
+from orderdp.coresets.base import CosineKernel, dense_kernel, lazy_greedy, squared_euclidean, symmetric_kl
+from orderdp.coresets.geometry import cluster_sizes, cut, farthest_first, herd, maximize_coverage
 
 
 def points(seed: int, n: int = 80, width: int = 5) -> np.ndarray:
@@ -45,7 +42,7 @@ def naive_farthest_first(d: np.ndarray, count: int, start: int) -> list[int]:
 @pytest.mark.parametrize("pending", [1, 3, 64])
 @pytest.mark.parametrize("seed", range(4))
 def test_farthest_first_is_the_naive_algorithm(seed: int, pending: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(farthest_module, "_PENDING", pending)
+    monkeypatch.setattr(geometry, "_PENDING", pending)
     x = points(seed, n=150)
     ours = farthest_first(squared_euclidean(x), 100, start=7)
     assert ours.tolist() == naive_farthest_first(distances(x), 100, 7)
@@ -169,7 +166,7 @@ def test_no_more_rows_are_asked_for_at_once_than_make_a_block(fits: int, monkeyp
 
     x = points(2)
     free = maximize_coverage(CosineKernel(x), 2, np.random.default_rng(0), fits=fits)
-    monkeypatch.setattr("orderdp.coresets._math._BLOCK", 400)
+    monkeypatch.setattr("orderdp.coresets.base._BLOCK", 400)
     assert maximize_coverage(Watched(x), 2, np.random.default_rng(0), fits=fits).tolist() == free.tolist()
     assert Watched.most == 5
 
@@ -179,7 +176,7 @@ def test_clusters_are_those_of_the_most_similar_pick(monkeypatch: pytest.MonkeyP
     kernel, picks = CosineKernel(x), np.array([5, 17, 60])
     wanted = np.bincount(cosines(x)[picks].argmax(0), minlength=3)
     assert cluster_sizes(kernel, picks).tolist() == wanted.tolist()
-    monkeypatch.setattr("orderdp.coresets._math._BLOCK", 160)  # two rows at a time
+    monkeypatch.setattr("orderdp.coresets.base._BLOCK", 160)  # two rows at a time
     assert cluster_sizes(kernel, picks).tolist() == wanted.tolist()
     np.testing.assert_allclose(dense_kernel(kernel), cosines(x), atol=1e-5)
 
@@ -262,8 +259,8 @@ def test_groups_that_do_not_fit_go_the_stochastic_way(monkeypatch: pytest.Monkey
         called.append(1)
         return facility_stochastic(*arguments, **options)
 
-    facility_stochastic = facility_module.stochastic_greedy
-    monkeypatch.setattr(facility_module, "stochastic_greedy", watched)
-    monkeypatch.setattr(facility_module, "FITS", 1)
-    maximize_coverage(CosineKernel(points(0)), 5, np.random.default_rng(0), fits=facility_module.FITS)
+    facility_stochastic = geometry.stochastic_greedy
+    monkeypatch.setattr(geometry, "stochastic_greedy", watched)
+    monkeypatch.setattr(geometry, "FITS", 1)
+    maximize_coverage(CosineKernel(points(0)), 5, np.random.default_rng(0), fits=geometry.FITS)
     assert called

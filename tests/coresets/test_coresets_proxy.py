@@ -17,7 +17,7 @@ import orderdp.coresets.proxy as models_module
 from orderdp import coresets
 from orderdp.checkpoint import load_checkpoint, save_checkpoint
 from orderdp.coresets import EL2N, Forgetting, GraNd, KCenter, MoSo, Proxy, StaticRandom, coreset_command
-from orderdp.coresets._math import Gradients
+from orderdp.coresets.base import Gradients
 from orderdp.coresets.proxy import Samples
 from orderdp.errors import ConfigError, DatasetError, StateError
 from orderdp.testing import global_generators_untouched

@@ -26,10 +26,9 @@ from orderdp.coresets import (
     PrecomputedScores,
     Prototypes,
 )
-from orderdp.coresets._math import softmax
+from orderdp.coresets.base import softmax
 from orderdp.coresets.geometry import distances_to_class_median, distances_to_prototypes, middle, stratified
-from orderdp.coresets.training_dynamics import error_norms, forgetting_events
-from orderdp.coresets.uncertainty import contrast
+from orderdp.coresets.scores import contrast, error_norms, forgetting_events
 from orderdp.errors import ConfigError
 
 LOGITS = np.random.default_rng(0).standard_normal((90, 5)).astype(np.float32) * 2

@@ -21,7 +21,7 @@ from orderdp.datasets import fetch, load
 from orderdp.datasets import fetching as downloading
 from orderdp.datasets.catalog import DATASETS, DebianPackage, Download, NpmPackage
 from orderdp.datasets.fetching import UnavailableError, download
-from orderdp.datasets.files import sha256
+from orderdp.datasets.formats import sha256
 from orderdp.errors import ConfigError, DatasetError
 from tests import data_support as made
 

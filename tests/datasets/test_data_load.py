@@ -31,7 +31,7 @@ from orderdp.datasets import (
     with_label_noise,
 )
 from orderdp.datasets.catalog import DATASETS
-from orderdp.datasets.modify import Modifiers, parse
+from orderdp.datasets.loading import Modifiers, parse
 from orderdp.errors import ConfigError, DatasetError
 from tests import data_support as made
 

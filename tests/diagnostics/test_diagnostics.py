@@ -23,8 +23,8 @@ from orderdp.diagnostics import (
     coverage_over_time,
     expected_jaccard,
     gradient_norm,
-    gradients,
     jaccard,
+    monitor,
     rolling_spread,
     score_ages,
     usage_counts,
@@ -79,7 +79,7 @@ def test_a_norm_without_gradients_is_refused() -> None:
 
 def test_a_watched_step_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """The meta device has no values at all: whatever looked at one would raise."""
-    monkeypatch.setattr(gradients, "_CHUNK", 2)
+    monkeypatch.setattr(monitor, "_CHUNK", 2)
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)).to("meta")
     watch = Diagnostics(Pruner(OrderDP(0.4), 10), model)
     model(torch.rand(8, 3, device="meta")).sum().backward()

@@ -15,9 +15,8 @@ from orderdp.experiments.models import MODELS
 from orderdp.experiments.runner import check
 from orderdp.experiments.static import is_static
 from orderdp_paper import SCALES, SUITES
-from orderdp_paper.output import show_trials
 from orderdp_paper.suite import Part, prepare, try_out
-from orderdp_paper.suites import METHODS, recipe_settings
+from orderdp_paper.suites import METHODS, recipe_settings, show_trials
 
 IDS = [
     "table-static",

@@ -14,9 +14,8 @@ from orderdp.experiments.records import Run
 from orderdp_paper import SUITES, Method, Part, Suite
 from orderdp_paper import charts as suite_charts
 from orderdp_paper.charts import draw
-from orderdp_paper.output import markdown
 from orderdp_paper.suite import Number, PartResults, Planned, measure, read_part
-from orderdp_paper.suites import METHODS
+from orderdp_paper.suites import METHODS, markdown
 from orderdp_paper.tables import FIFTHS, NOTHING, QUARTERS, StagePoint, over_stages
 
 BASE = {"data": "digits", "model": "mlp", "epochs": 10}

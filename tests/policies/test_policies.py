@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from orderdp import OrderDP, Pruner, Selection, policies
 from orderdp.errors import ConfigError, UnknownSizeError, UnreachableRatioWarning
-from orderdp.losses import predictions
+from orderdp.losses import feedback_arguments, predictions
 from orderdp.policies import (
     RS2,
     UCB,
@@ -60,7 +60,6 @@ from orderdp.policies import (
 )
 from orderdp.policies.registry import NAMES, build_at
 from orderdp.policy import Context, Policy
-from orderdp.pruner import feedback_arguments
 from orderdp.score_table import ScoreTable
 from orderdp.testing import check_policy
 from tests.support import draw, table_with, toy_dataset, train_on_digits

@@ -15,9 +15,8 @@ from orderdp import OrderDP, Pruner
 from orderdp import _draw as kernels
 from orderdp.errors import ConfigError
 from orderdp.policies import Balanced, Mixed, Moving, Trimmed
-from orderdp.policies._selection import streams
 from orderdp.policies.orderdp import PoolRule, Top, as_pool_rule
-from orderdp.policy import Context
+from orderdp.policy import Context, streams
 from orderdp.theory import horvitz_thompson, weights
 from tests.support import draw, fake_losses, table_with
 

@@ -28,9 +28,8 @@ from orderdp.policies import (
     SelectiveBackprop,
     SeTa,
 )
-from orderdp.policies._selection import proportional
 from orderdp.policies.infobatch import group_edges
-from orderdp.policy import Context
+from orderdp.policy import Context, proportional
 from orderdp.score_table import ScoreTable
 from tests.support import draw, table_with
 

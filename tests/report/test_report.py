@@ -5,8 +5,10 @@ from __future__ import annotations
 import base64
 import builtins
 import hashlib
+import importlib.util
 import json
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -19,10 +21,10 @@ from orderdp.errors import ConfigError, RecordError
 from orderdp.experiments.records import Run, RunLog
 from orderdp.experiments.statistics import compare
 from orderdp.report import page as command
-from orderdp.report.chart_data import final_points, frontier, full_epoch, series, time_unit, usage_shares
-from orderdp.report.charts import charts
+from orderdp.report import show
+from orderdp.report.charts import charts, final_points, frontier, full_epoch, series, time_unit, usage_shares
 from orderdp.report.page import export_charts, markdown_report, report_command, write_report
-from orderdp.report.tables import flat_rows, gallery, headline, in_order, show, show_comparison
+from orderdp.report.tables import flat_rows, gallery, headline, in_order, show_comparison
 from tests.runs import EPOCH, full, random, reduced, run, start, write
 
 EVIL = "</script><script>alert(1)</script><!-- <b>&\"'"
@@ -396,13 +398,26 @@ def test_a_metric_is_called_what_its_task_calls_it(tmp_path: Path, capsys: pytes
     assert "ccuracy (%)" not in axes
 
 
-def test_square_brackets_in_a_table_are_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("terminal", [True, False])
+def test_square_brackets_in_a_table_are_no_markup(terminal: bool, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
     show("a [title]", ("[name]", "what"), [("pip install 'orderdp[demo]'", "[bold]as it is[/bold]")])
     output = capsys.readouterr().out
     assert "a [title]" in output
     assert "[name]" in output
     assert "orderdp[demo]" in output
     assert "[bold]as it is[/bold]" in output
+
+
+def test_a_table_is_aligned_in_a_terminal_and_separated_by_tabs_in_a_pipe(capsys, monkeypatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)  # as if rich were missing
+    for terminal in (True, False):
+        monkeypatch.setattr(sys.stdout, "isatty", lambda terminal=terminal: terminal)
+        show("a title", ("", "size", "why"), [("one", "1", ""), ("twenty", "2 ", "because  of\tit")])
+    assert capsys.readouterr().out.splitlines() == [
+        *("a title", "          size  why", "  one     1", "  twenty  2     because  of\tit"),
+        *("a title", "\tsize\twhy", "one\t1\t", "twenty\t2\tbecause of it"),
+    ]
 
 
 def test_usage_shares_add_up_and_long_histograms_are_gathered() -> None:

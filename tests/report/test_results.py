@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from tools import results
 
-from orderdp.cli import compare, reproduce
 from orderdp.cli._common import run_options, settings_of
+from orderdp.cli.reproduce import REPRODUCE
+from orderdp.cli.runs import COMPARE
 from orderdp.experiments.config import grid, parse_method, split_outside_brackets
 from orderdp.experiments.records import read_runs
 from orderdp.experiments.statistics import compare as compare_runs
@@ -50,7 +51,7 @@ def test_every_run_that_the_pages_ask_for_is_in_their_records_and_nothing_else()
 def runs_of(arguments: list[str]) -> tuple[str, set[str], list[str]]:
     """Where a comparison writes to, the runs it consists of, and the further test sets they are tested on."""
     parser = argparse.ArgumentParser()
-    compare.add(parser)
+    COMPARE.add(parser)
     options = parser.parse_args(arguments)
     methods = [parse_method(text) for text in split_outside_brackets(options.policies, ",")]
     ratios = [float(ratio) for ratio in options.prune_ratios.split(",")]
@@ -63,7 +64,7 @@ def runs_of(arguments: list[str]) -> tuple[str, set[str], list[str]]:
 def runs_of_suite(arguments: list[str]) -> tuple[str, set[str], list[str]]:
     """The same for one of the paper's suites."""
     parser = argparse.ArgumentParser()
-    reproduce.add(parser)
+    REPRODUCE.add(parser)
     options = parser.parse_args(arguments)
     assert options.scale == results.SCALE
     suite = SUITES[options.id]

@@ -268,7 +268,7 @@ def test_repeated_keys_that_are_left_out_are_noticed_at_the_end() -> None:
 
 
 def _marks(names: list[str]) -> Any:
-    from orderdp.streaming.fingerprints import fingerprints
+    from orderdp.streaming.worker_channel import fingerprints
 
     return fingerprints(names)
 

@@ -19,10 +19,16 @@ from orderdp.errors import ConfigError, DatasetError
 from orderdp.policies import UCB, DynamicRandom, InfoBatch, Mixed
 from orderdp.policy import Context
 from orderdp.streaming import KeyFilter
-from orderdp.streaming.fingerprints import collision_bound, fingerprint, fingerprints, is_drawn, share_threshold
 from orderdp.streaming.key_filter import draw_keys, expected_kept
 from orderdp.streaming.key_table import KeyTable
-from orderdp.streaming.worker_channel import KeepMask
+from orderdp.streaming.worker_channel import (
+    KeepMask,
+    collision_bound,
+    fingerprint,
+    fingerprints,
+    is_drawn,
+    share_threshold,
+)
 from tests.support import table_with
 
 KEYS = [f"shard-{i // 10}/{i:04d}" for i in range(60)]

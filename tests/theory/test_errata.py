@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 from orderdp.theory import limit_weights, weights
-from orderdp.theory.bounds import convergence_bound, deviation
+from orderdp.theory.weights import convergence_bound, deviation
 from orderdp_paper import theory as toy
 
 

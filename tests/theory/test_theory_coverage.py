@@ -13,10 +13,10 @@ from scipy import stats
 from orderdp import OrderDP, Pruner
 from orderdp.errors import ConfigError
 from orderdp.theory import coverage, plan, weights
-from orderdp.theory.coverage import _Mean
+from orderdp.theory.plan import _Mean
 from orderdp.theory.rank_rules import hypergeometric
 
-coverage_module = importlib.import_module("orderdp.theory.coverage")  # the package has a function of that name
+coverage_module = importlib.import_module("orderdp.theory.plan")  # the package has a function of that name
 
 
 def simulate(n: int, policy: OrderDP, epochs: int, start: float, runs: int) -> tuple[np.ndarray, np.ndarray]:
@@ -76,7 +76,7 @@ def test_uniform_ranks_are_a_binomial() -> None:
 
 
 def test_the_exact_chain_and_its_mean_path_agree_where_both_can_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = __import__("orderdp.theory.coverage", fromlist=["_EXACT_UP_TO"])
+    module = __import__("orderdp.theory.plan", fromlist=["_EXACT_UP_TO"])
     for s, q in ((200, 120), (380, 150), (300, 299), (400, 100)):
         exact = coverage(400, s, q, 12)
         monkeypatch.setattr(module, "_EXACT_UP_TO", 0)
@@ -93,7 +93,7 @@ def test_where_few_are_kept_the_mean_path_comes_to_its_end_too(
     n: int, s: int, q: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     exact = coverage(n, s, q, 200)
-    monkeypatch.setattr(__import__("orderdp.theory.coverage", fromlist=["_EXACT_UP_TO"]), "_EXACT_UP_TO", 0)
+    monkeypatch.setattr(__import__("orderdp.theory.plan", fromlist=["_EXACT_UP_TO"]), "_EXACT_UP_TO", 0)
     path = coverage(n, s, q, 200)
     assert np.abs(exact.share - path.share).max() < 5e-3
     assert exact.all_seen_epoch is not None

@@ -27,7 +27,7 @@ from orderdp.theory import (
     surrogate_weights,
     weights,
 )
-from orderdp.theory.bounds import deviation
+from orderdp.theory.weights import deviation
 from tests.support import draw, table_with
 
 losses_lists = st.lists(st.floats(0, 10), min_size=1, max_size=8)

@@ -18,10 +18,10 @@ import torch
 
 import orderdp
 from orderdp.errors import ConfigError, OrderDPWarning, UnknownSizeError
+from orderdp.losses import feedback_arguments
 from orderdp.policies import Adaptive, EpsilonGreedy, Mixed
 from orderdp.policies.registry import NAMES, build_at
 from orderdp.policy import size_bounds
-from orderdp.pruner import feedback_arguments
 from orderdp.streaming import KeyFilter, OnePass
 
 __all__ = ["extremes", "machine", "ranks", "streams"]

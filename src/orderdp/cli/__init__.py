@@ -12,19 +12,14 @@ import sys
 from collections.abc import Callable, Sequence
 
 from orderdp._validation import suggestion
-from orderdp.cli import advise, compare, completion, coreset, data, export, plan, policies, report, reproduce, train
-from orderdp.cli._common import complain, in_option_names, say, without_library_frames
+from orderdp.cli._common import Command, complain, in_option_names, say, without_library_frames
+from orderdp.cli.advice import ADVISE, PLAN
+from orderdp.cli.methods import CORESET, DATA, EXPORT, POLICIES
+from orderdp.cli.reproduce import REPRODUCE
+from orderdp.cli.runs import COMPARE, REPORT, TRAIN
 from orderdp.errors import ConfigError, OrderDPError
 
 __all__ = ["main"]
-
-
-_COMMANDS = (plan, train, advise, compare, report, reproduce, policies, coreset, data, export, completion)
-
-
-_DESCRIPTION = "Train on fewer samples per epoch, and measure what that costs.\n\ncommands:\n" + "\n".join(
-    f"  {command.NAME:<11} {command.SUMMARY}" for command in _COMMANDS
-)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -67,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parsed(arguments: list[str]) -> argparse.Namespace:
     """Parse the arguments; a mistyped command or option is answered with the nearest one."""
     parser = _parser()
-    names = [command.NAME for command in _COMMANDS]
+    names = [command.name for command in _COMMANDS]
     first = next((argument for argument in arguments if not argument.startswith("-")), None)
     if first is not None and first not in names:
         parser.error(f"there is no command {first!r}.{suggestion(first, names)}")
@@ -89,7 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.set_defaults(run=lambda options: _show_version() if options.version else parser.print_help())
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     for command in _COMMANDS:
-        own = commands.add_parser(command.NAME, description=command.DESCRIPTION, formatter_class=_Manual)
+        own = commands.add_parser(command.name, description=command.description, formatter_class=_Manual)
         own.set_defaults(run=command.run, parser=own)
         command.add(own)
     return parser
@@ -103,3 +98,81 @@ def _show_version() -> None:
     from orderdp import __version__
 
     say(f"orderdp {__version__}")
+
+
+# -- completion --------------------------------------------------------------------------------------------------------
+
+
+_COMPLETION = """Prints a script that completes the commands and options of orderdp in bash, zsh or fish.
+
+examples:
+  eval "$(orderdp completion bash)"                   # in ~/.bashrc
+  eval "$(orderdp completion zsh)"                    # in ~/.zshrc, after compinit
+  orderdp completion fish > ~/.config/fish/completions/orderdp.fish
+"""
+
+
+def _add_completion(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell")
+
+
+def _run_completion(options: argparse.Namespace) -> None:
+    parser = _parser()
+    commands = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction)).choices
+    words = {name: _words(own) for name, own in commands.items()}
+    make = _fish if options.shell == "fish" else _bash
+    say(make(_words(parser), words, zsh=options.shell == "zsh"))
+
+
+def _words(parser: argparse.ArgumentParser) -> list[str]:
+    """Return what can follow a command: the values of its first argument, then its options."""
+    words: list[str] = []
+    for action in parser._actions:
+        if action.option_strings:
+            words += action.option_strings
+        elif action.choices:
+            words = [*map(str, action.choices), *words]
+    return words
+
+
+def _bash(top: list[str], commands: dict[str, list[str]], *, zsh: bool) -> str:
+    cases = "\n".join(f"        {name}) words='{' '.join(words)}' ;;" for name, words in commands.items())
+    start = "autoload -U +X bashcompinit && bashcompinit\n" if zsh else ""
+    return f"""{start}_orderdp() {{
+    local current="${{COMP_WORDS[COMP_CWORD]}}" words command place
+    for ((place = 1; place < COMP_CWORD; place++)); do
+        [[ "${{COMP_WORDS[place]}}" != -* ]] && command="${{COMP_WORDS[place]}}" && break
+    done
+    case "$command" in
+{cases}
+        *) words='{" ".join(top)}' ;;
+    esac
+    COMPREPLY=($(compgen -W "$words" -- "$current"))
+}}
+complete -o default -F _orderdp orderdp"""
+
+
+def _fish(top: list[str], commands: dict[str, list[str]], *, zsh: bool) -> str:
+    lines = ["complete -c orderdp -n __fish_use_subcommand -a '" + " ".join(top) + "'"]
+    lines += [
+        f"complete -c orderdp -n '__fish_seen_subcommand_from {name}' -a '{' '.join(words)}'"
+        for name, words in commands.items()
+    ]
+    return "\n".join(lines)
+
+
+COMPLETION = Command(
+    "completion",
+    "a script that completes commands and options in a shell",
+    _COMPLETION,
+    _add_completion,
+    _run_completion,
+)
+
+
+_COMMANDS = (PLAN, TRAIN, ADVISE, COMPARE, REPORT, REPRODUCE, POLICIES, CORESET, DATA, EXPORT, COMPLETION)
+
+
+_DESCRIPTION = "Train on fewer samples per epoch, and measure what that costs.\n\ncommands:\n" + "\n".join(
+    f"  {command.name:<11} {command.summary}" for command in _COMMANDS
+)

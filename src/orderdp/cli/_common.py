@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from orderdp.errors import ConfigError
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from orderdp.experiments.records import Run, RunRecords
 
 __all__ = [
+    "Command",
     "Progress",
     "add_json",
     "add_run_options",
@@ -46,6 +47,24 @@ __all__ = [
     "show_progress",
     "without_library_frames",
 ]
+
+
+class Command(NamedTuple):
+    """A command.
+
+    Attributes:
+        name: Its name.
+        summary: What it does, in a line.
+        description: What it does, with examples.
+        add: Adds its arguments to a parser.
+        run: Runs it; returns the exit code, None for 0.
+    """
+
+    name: str
+    summary: str
+    description: str
+    add: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int | None]
 
 
 def say(text: str) -> None:

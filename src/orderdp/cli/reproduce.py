@@ -9,23 +9,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orderdp._validation import checked_name
-from orderdp.cli._common import complain, say, say_json
+from orderdp.cli._common import Command, complain, say, say_json
 from orderdp.errors import ConfigError
 
 if TYPE_CHECKING:
     from orderdp_paper import Suite
     from orderdp_paper.suite import Trial
 
-__all__ = ["DESCRIPTION", "NAME", "SUMMARY", "add", "run"]
+__all__ = [
+    "REPRODUCE",
+]
 
 
-NAME = "reproduce"
-
-
-SUMMARY = "the paper's tables and figures, each by one command"
-
-
-DESCRIPTION = """The paper's tables and figures: runs what is needed, then shows it beside the paper's own numbers.
+_REPRODUCE = """The paper's tables and figures: runs what is needed, then shows it beside the paper's own numbers.
 
 examples:
   orderdp reproduce --list
@@ -45,8 +41,7 @@ share runs in a folder share their cost.
 _OUT = Path("reproduced")
 
 
-def add(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
+def _add_reproduce(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("id", nargs="?", metavar="ID", help="name of the table or figure")
     parser.add_argument(
         "--list", action="store_true", help="list all, with what each needs; with ID, describe one in full"
@@ -81,8 +76,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quiet", action="store_true", help="show no progress")
 
 
-def run(options: argparse.Namespace) -> int:
-    """Run the command; return 1 if a run failed."""
+def _run_reproduce(options: argparse.Namespace) -> int:
+    """Return 1 if a run failed."""
     from orderdp_paper import theory
 
     if options.json and options.id is not None and not options.list:
@@ -100,7 +95,7 @@ def run(options: argparse.Namespace) -> int:
 
     checked_name(options.id, [*SUITES, *theory.FIGURES, "table-toy"], "figure or table")
     if options.list:
-        from orderdp_paper.output import describe
+        from orderdp_paper.suites import describe
 
         if options.json:
             say_json(_told(SUITES[options.id]))
@@ -112,7 +107,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _list(json: bool) -> None:
     from orderdp_paper import SUITES, theory
-    from orderdp_paper.output import list_suites
+    from orderdp_paper.suites import list_suites
 
     if json:
         figures = {**{name: shows for name, (shows, _) in theory.FIGURES.items()}, "table-toy": theory.TOY}
@@ -149,7 +144,7 @@ def _describe_theory(name: str, json: bool) -> None:
 
 
 def _theory(options: argparse.Namespace) -> None:
-    from orderdp.report.tables import show
+    from orderdp.report import show
     from orderdp_paper import theory
 
     if options.id == "table-toy":
@@ -171,8 +166,8 @@ def _suite(suite: Suite, arguments: argparse.Namespace) -> int:
     from orderdp.experiments.records import RunRecords
     from orderdp.experiments.runner import check, make_folder
     from orderdp.report.charts import check_ending
-    from orderdp_paper.output import needs
     from orderdp_paper.suite import prepare
+    from orderdp_paper.suites import needs
 
     if arguments.scale is None:
         times = "; ".join(f"{name}: {needs(scale, smoke=name == 'smoke')}" for name, scale in suite.scales.items())
@@ -186,8 +181,8 @@ def _suite(suite: Suite, arguments: argparse.Namespace) -> int:
     for settings in runs.values():
         check(settings)
     if arguments.max_steps is not None:
-        from orderdp_paper.output import show_trials
         from orderdp_paper.suite import try_out
+        from orderdp_paper.suites import show_trials
 
         reasons: list[str | None] = []
 
@@ -204,8 +199,8 @@ def _suite(suite: Suite, arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         complain(f"Interrupted; saved. Resume with: {options.command}")
         raise
-    from orderdp_paper.output import show_suite
     from orderdp_paper.suite import measure
+    from orderdp_paper.suites import show_suite
 
     results = [measure(part, [found[planned.settings.run_id] for planned in part.runs()]) for part in parts]
     show_suite(suite, arguments.scale, results, out, arguments.format, say)
@@ -214,3 +209,8 @@ def _suite(suite: Suite, arguments: argparse.Namespace) -> int:
     if failed:
         complain(f"{failed} of {len(found)} runs failed.")
     return 1 if failed else 0
+
+
+REPRODUCE = Command(
+    "reproduce", "the paper's tables and figures, each by one command", _REPRODUCE, _add_reproduce, _run_reproduce
+)

@@ -25,8 +25,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from orderdp._draw import generator, key64
 from orderdp._files import replacing, write_text
-from orderdp._torch import GlobalGenerators
-from orderdp._training import TrainState, build_optimizer
+from orderdp._training import GlobalGenerators, TrainState, build_optimizer
 from orderdp._validation import check_batch_size, check_ratio, checked_seed, is_count, suggestion
 from orderdp.checkpoint import load_checkpoint, save_checkpoint
 from orderdp.coresets.sources import LARGEST, Labeled, Requirements, check_finite

@@ -11,18 +11,36 @@ from typing import Any
 import numpy as np
 
 from orderdp._files import replacing
-from orderdp.cards import one_sentence, read_card
 from orderdp.coresets.base import Method, ScoreMethod
-from orderdp.coresets.geometry import CCS, ContextualDiversity, Herding, KCenter, Moderate, Prototypes, StaticRandom
-from orderdp.coresets.gradient_matching import Glister, GradMatch
-from orderdp.coresets.influence import GeneralizationPruning, Influence
+from orderdp.coresets.geometry import (
+    CCS,
+    ContextualDiversity,
+    Craig,
+    FacilityLocation,
+    GraphCut,
+    Herding,
+    KCenter,
+    Moderate,
+    Prototypes,
+    StaticRandom,
+)
+from orderdp.coresets.gradients import GeneralizationPruning, Glister, GradMatch, Influence
+from orderdp.coresets.scores import (
+    EL2N,
+    Cal,
+    DeepFool,
+    Entropy,
+    Forgetting,
+    GraNd,
+    LeastConfidence,
+    Margin,
+    MoSo,
+    PrecomputedScores,
+)
 from orderdp.coresets.sources import Arrays, FeatureSource
-from orderdp.coresets.submodular import Craig, FacilityLocation, GraphCut
-from orderdp.coresets.training_dynamics import EL2N, Forgetting, GraNd, MoSo, PrecomputedScores
-from orderdp.coresets.uncertainty import Cal, DeepFool, Entropy, LeastConfidence, Margin
 from orderdp.errors import ConfigError
 from orderdp.policy import Selection
-from orderdp.registry import Registry
+from orderdp.registry import Registry, one_sentence, read_card
 
 __all__ = ["NAMES", "CoresetResult", "build", "card", "config_of", "coreset_command", "run", "summary"]
 

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from orderdp.datasets.catalog import NAMES
     from orderdp.datasets.fetching import cache_root, fetch, list_rows, where
     from orderdp.datasets.images import Augment, FolderData, ImageBatches, ImageData, Split, normalize
-    from orderdp.datasets.loading import load
-    from orderdp.datasets.modify import corrupted, hold_out, long_tailed, subset, with_label_noise
+    from orderdp.datasets.loading import corrupted, hold_out, load, long_tailed, subset, with_label_noise
 
 __all__ = [
     "NAMES",
@@ -48,16 +47,16 @@ _HOMES = {
     "ImageBatches": "images",
     "Split": "images",
     "cache_root": "fetching",
-    "corrupted": "modify",
+    "corrupted": "loading",
     "fetch": "fetching",
-    "hold_out": "modify",
+    "hold_out": "loading",
     "list_rows": "fetching",
     "load": "loading",
-    "long_tailed": "modify",
+    "long_tailed": "loading",
     "normalize": "images",
-    "subset": "modify",
+    "subset": "loading",
     "where": "fetching",
-    "with_label_noise": "modify",
+    "with_label_noise": "loading",
 }
 
 if not TYPE_CHECKING:  # or a type checker would accept any misspelled name

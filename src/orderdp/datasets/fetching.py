@@ -24,17 +24,19 @@ from pathlib import Path
 
 from orderdp._files import in_turn
 from orderdp.datasets.catalog import DATASETS, DatasetInfo, DebianPackage, Download, NpmPackage, Source, dataset_info
-from orderdp.datasets.files import (
+from orderdp.datasets.formats import (
     ArchiveSource,
     FileSource,
     check,
+    find_format,
     made_folder,
     open_source,
+    original_files,
+    pillow,
     sha256_of_file,
     write_whole,
     writing_to,
 )
-from orderdp.datasets.formats import find_format, original_files, pillow
 from orderdp.errors import ConfigError, DatasetError
 
 __all__ = [

@@ -15,7 +15,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from orderdp._draw import fair_hash, key64
 from orderdp._validation import is_count
-from orderdp.augment import alternate_flip
+from orderdp.dataset import alternate_flip
 from orderdp.datasets.formats import extra
 from orderdp.errors import ConfigError, DatasetError
 

@@ -5,29 +5,36 @@
 
 from __future__ import annotations
 
-from orderdp.diagnostics.curves import TimeToAccuracy, accuracy_correlation, correlation, time_to_accuracy
-from orderdp.diagnostics.gradients import (
-    GradientCosine,
-    GradientNorms,
-    as_in_training,
-    gradient_cosine,
-    gradient_norm,
-    rolling_spread,
-)
 from orderdp.diagnostics.kept_sets import (
     Ages,
     KeptSets,
     Stage,
+    TimeToAccuracy,
     Usage,
+    accuracy_correlation,
+    correlation,
     coverage_over_time,
     expected_jaccard,
     jaccard,
     score_ages,
     stability,
+    time_to_accuracy,
     usage_counts,
     usage_summary,
 )
-from orderdp.diagnostics.monitor import Design, Diagnostics, Risk, design_of, surrogate_risk
+from orderdp.diagnostics.monitor import (
+    Design,
+    Diagnostics,
+    GradientCosine,
+    GradientNorms,
+    Risk,
+    as_in_training,
+    design_of,
+    gradient_cosine,
+    gradient_norm,
+    rolling_spread,
+    surrogate_risk,
+)
 
 __all__ = [
     "Ages",

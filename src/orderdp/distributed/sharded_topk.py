@@ -18,12 +18,11 @@ from orderdp._draw import Streams, fair_hash, key64
 from orderdp.distributed.collectives import Collectives
 from orderdp.distributed.sharded_table import PIECE, BitSet, Shard, shard_size
 from orderdp.errors import ConfigError
-from orderdp.policies._selection import streams, tie_key
 from orderdp.policies.baselines import FullData
 from orderdp.policies.learned import LossBelow, Probability, SkipLearned, Threshold, Unlearned
 from orderdp.policies.orderdp import OrderDP, PoolRule
 from orderdp.policies.wrappers import Budget, UniformTail
-from orderdp.policy import Context, Policy, describe
+from orderdp.policy import Context, Policy, describe, streams, tie_key
 
 __all__ = [
     "DIGIT",

@@ -16,7 +16,7 @@ from torch import nn
 
 from orderdp import Context, Policy, Pruner, Selection
 from orderdp.diagnostics import Diagnostics, KeptSets, gradient_cosine
-from orderdp.diagnostics.gradients import without_lone_last
+from orderdp.diagnostics.monitor import without_lone_last
 from orderdp.experiments.config import DiagnosticLevel, Settings
 from orderdp.experiments.tasks import Losses, Task, task_batches
 from orderdp.policy import Table

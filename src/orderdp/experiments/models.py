@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from orderdp._torch import GlobalGenerators
+from orderdp._training import GlobalGenerators
 from orderdp._validation import checked_name
 from orderdp.errors import ConfigError
 from orderdp.experiments.config import import_object

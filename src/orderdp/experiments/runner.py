@@ -42,7 +42,7 @@ from orderdp.experiments.static import check_plan, check_task, choose, is_record
 from orderdp.experiments.statistics import Row, compare
 from orderdp.experiments.tasks import Task, drops_last, load_task
 from orderdp.experiments.trainer import MODEL_FILE, Training, check_full_batch, evaluate, policy_of
-from orderdp.policies._selection import count_kept
+from orderdp.policy import count_kept
 from orderdp.pruner import Pruner
 
 __all__ = [

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, Sampler
 
 from orderdp import Policy, Pruner, Selection
 from orderdp._files import in_turn
-from orderdp._torch import GlobalGenerators
+from orderdp._training import GlobalGenerators
 from orderdp._validation import is_count, suggestion
 from orderdp.coresets import NAMES, Proxy, run
 from orderdp.coresets.registry import build

@@ -16,10 +16,16 @@ import torch
 from torch import nn
 
 from orderdp import Policy, Pruner, load_checkpoint, save_checkpoint
-from orderdp._torch import GlobalGenerators
-from orderdp._training import SCHEDULES, TrainState, build_optimizer, mixed_precision
-from orderdp._warnings import warn
-from orderdp.errors import ConfigError, DatasetError, NonFiniteLossError, OrderDPWarning, StateError, UnknownSizeError
+from orderdp._training import SCHEDULES, GlobalGenerators, TrainState, build_optimizer, mixed_precision
+from orderdp.errors import (
+    ConfigError,
+    DatasetError,
+    NonFiniteLossError,
+    OrderDPWarning,
+    StateError,
+    UnknownSizeError,
+    warn,
+)
 from orderdp.experiments.config import CONTROLS, RunOptions, Settings
 from orderdp.experiments.diagnosing import Diagnosis
 from orderdp.experiments.loggers import Logger, make_loggers

@@ -19,7 +19,6 @@ from torch.nn import functional as F
 from torch.utils.data import Sampler
 
 from orderdp._epochs import check_length
-from orderdp._planning import steps_within
 from orderdp.checkpoint import load_checkpoint, save_checkpoint
 from orderdp.dataset import Indexed, length_of
 from orderdp.errors import ConfigError, DatasetError, FeedbackError, StateError
@@ -27,6 +26,7 @@ from orderdp.losses import per_sample, predictions
 from orderdp.policy import describe
 from orderdp.pruner import Pruner
 from orderdp.samplers import BatchIterator, PrunedBatchSampler
+from orderdp.theory.plan import steps_within
 
 if TYPE_CHECKING:
     from transformers import Trainer as _Trainer

@@ -16,10 +16,19 @@ from orderdp.policies.learned import (
     SpacedRepetition,
     Unlearned,
 )
-from orderdp.policies.loss_based import Adaptive, Calibrated, OnlineBatchSelection, SelectiveBackprop, SelectiveByRank
+from orderdp.policies.loss_based import (
+    UCB,
+    ActiveBias,
+    Adaptive,
+    Calibrated,
+    DynamicUncertainty,
+    EpsilonGreedy,
+    OnlineBatchSelection,
+    SelectiveBackprop,
+    SelectiveByRank,
+)
 from orderdp.policies.orderdp import Mixed, Moving, OrderDP, Trimmed
 from orderdp.policies.registry import build, build_at, card, config_of
-from orderdp.policies.running_statistics import UCB, ActiveBias, DynamicUncertainty, EpsilonGreedy
 from orderdp.policies.schedules import Constant, Cosine, Exponential, Linear, RatioFunction, Scheduled, Tail, WarmUp
 from orderdp.policies.wrappers import Balanced, Budget, UniformTail
 

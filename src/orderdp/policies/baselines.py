@@ -13,8 +13,7 @@ import numpy as np
 from orderdp import _draw as draw
 from orderdp._validation import check_ratio
 from orderdp.errors import ConfigError
-from orderdp.policies._selection import count_kept, shuffled, streams
-from orderdp.policy import Context, Policy, Selection, Table
+from orderdp.policy import Context, Policy, Selection, Table, count_kept, shuffled, streams
 
 if TYPE_CHECKING:
     from orderdp.plans import Plan

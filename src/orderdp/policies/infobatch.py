@@ -10,8 +10,19 @@ import numpy as np
 
 from orderdp._validation import check_ratio, is_count
 from orderdp.errors import ConfigError, UnreachableRatioWarning
-from orderdp.policies._selection import at_least_one, count_kept, is_annealed, shuffled, uniform
-from orderdp.policy import Column, Context, Policy, Rows, Selection, Table
+from orderdp.policy import (
+    Column,
+    Context,
+    Policy,
+    Rows,
+    Selection,
+    Table,
+    at_least_one,
+    count_kept,
+    is_annealed,
+    shuffled,
+    uniform,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -97,7 +108,7 @@ class InfoBatch(Policy):
         assert self.target_ratio is not None
         wanted, most = round(self.target_ratio * n), max(0, n_below - 1)
         if n_below > 0 and wanted > most:
-            from orderdp._warnings import warn  # loads torch
+            from orderdp.errors import warn  # loads torch
 
             warn(
                 f"InfoBatch leaves out samples below the mean loss only: {n_below} of {n} are, so at most "

@@ -2,7 +2,7 @@
 
 A learned sample has little left to teach: for softmax cross-entropy the gradient of a sample with loss c, in the
 logits, has norm at most sqrt(2) (1 - exp(-c)). So the effect of leaving these samples out is bounded
-(`orderdp.theory.learned`), which does not hold if the hardest are kept and all others dropped.
+(`orderdp.theory.weights`), which does not hold if the hardest are kept and all others dropped.
 """
 
 from __future__ import annotations
@@ -16,10 +16,22 @@ import numpy as np
 
 from orderdp._validation import check_ratio, is_count, is_number
 from orderdp.errors import ConfigError
-from orderdp.policies._selection import at_least_one, count_kept, shuffled, top, uniform
-from orderdp.policy import Column, Context, Policy, Rows, Selection, Table, Threshold
+from orderdp.policy import (
+    Column,
+    Context,
+    Policy,
+    Rows,
+    Selection,
+    Table,
+    Threshold,
+    at_least_one,
+    count_kept,
+    shuffled,
+    top,
+    uniform,
+)
 from orderdp.registry import Registry
-from orderdp.theory.learned import learned_rates
+from orderdp.theory.weights import learned_rates
 
 if TYPE_CHECKING:
     import torch

@@ -18,8 +18,7 @@ from orderdp import _draw as draw
 from orderdp._draw import key64, pool_sizes
 from orderdp._validation import check_dials, check_ratio, is_count
 from orderdp.errors import ConfigError
-from orderdp.policies._selection import shuffled, streams, tie_key
-from orderdp.policy import Context, Selection, StepwisePolicy, Table
+from orderdp.policy import Context, Selection, StepwisePolicy, Table, shuffled, streams, tie_key
 from orderdp.registry import Registry
 from orderdp.theory import rank_rules as theory
 from orderdp.theory.weights import horvitz_thompson

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from orderdp._validation import checked_name
-from orderdp.cards import one_sentence, read_card
 from orderdp.errors import ConfigError
 from orderdp.policies.baselines import RS2, DynamicRandom, FullData
 from orderdp.policies.infobatch import InfoBatch, InfoBatchQuantile, RePB, SeTa
@@ -18,13 +17,22 @@ from orderdp.policies.learned import (
     SpacedRepetition,
     Unlearned,
 )
-from orderdp.policies.loss_based import Adaptive, Calibrated, OnlineBatchSelection, SelectiveBackprop, SelectiveByRank
+from orderdp.policies.loss_based import (
+    UCB,
+    ActiveBias,
+    Adaptive,
+    Calibrated,
+    DynamicUncertainty,
+    EpsilonGreedy,
+    OnlineBatchSelection,
+    SelectiveBackprop,
+    SelectiveByRank,
+)
 from orderdp.policies.orderdp import OrderDP
-from orderdp.policies.running_statistics import UCB, ActiveBias, DynamicUncertainty, EpsilonGreedy
 from orderdp.policies.schedules import SCHEDULES, Scheduled
 from orderdp.policies.wrappers import Balanced, Budget, UniformTail
 from orderdp.policy import Policy
-from orderdp.registry import Registry
+from orderdp.registry import Registry, one_sentence, read_card
 
 __all__ = ["NAMES", "RECORDED", "PolicyRegistry", "build", "build_at", "card", "config_of", "summary"]
 

@@ -13,7 +13,6 @@ import numpy as np
 from orderdp._draw import key64
 from orderdp._validation import check_ratio, stored_count
 from orderdp.errors import ConfigError, StateError
-from orderdp.policies._selection import proportional, shuffled, uniform
 from orderdp.policies.learned import Probability, SkipLearned
 from orderdp.policy import (
     Column,
@@ -26,7 +25,10 @@ from orderdp.policy import (
     Threshold,
     describe,
     nominal_ratio,
+    proportional,
+    shuffled,
     size_bounds,
+    uniform,
 )
 
 __all__ = [

@@ -19,8 +19,7 @@ from orderdp._files import write_text
 from orderdp._validation import checked_name
 from orderdp.experiments.records import Run, plain, read_runs, with_further_tests
 from orderdp.experiments.statistics import Row, compare
-from orderdp.report.chart_data import series
-from orderdp.report.charts import Chart, altair, charts, save
+from orderdp.report.charts import Chart, altair, charts, save, series
 from orderdp.report.tables import (
     Cell,
     Column,

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from orderdp.experiments.config import planned_epochs
 from orderdp.experiments.records import Run
 from orderdp.experiments.statistics import SAME_COST, Difference, Metric, Row, more_seeds
+from orderdp.report import show
 
 __all__ = [
     "Cell",
@@ -32,60 +31,10 @@ __all__ = [
     "note",
     "run_list",
     "shared_settings",
-    "show",
     "show_comparison",
     "task_name",
     "tasks",
 ]
-
-
-def show(
-    title: str,
-    header: Sequence[str],
-    rows: Iterable[Sequence[str]],
-    *,
-    numbers: bool = False,
-    names: bool = False,
-) -> None:
-    """Print a table; an empty header is not printed.
-
-    Args:
-        title: Title above the table.
-        header: Titles of the columns.
-        rows: Cells of each row.
-        numbers: Whether all but the first column hold numbers, which are not wrapped.
-        names: Whether the first column holds names to type, which are not wrapped.
-    """
-    lines = [tuple(row) for row in rows]
-    if importlib.util.find_spec("rich") is None or not sys.stdout.isatty():  # a file has no width to fit
-        _show_plainly(title, header, lines)
-        return
-    from rich import box
-    from rich.console import Console
-    from rich.markup import escape  # square brackets in cells are text, not markup
-    from rich.table import Table
-
-    table = Table(
-        title=escape(title),
-        title_justify="left",
-        box=box.SIMPLE,
-        show_header=any(header),
-        padding=(0, 1 - numbers, 0, 1),
-    )
-    for place, name in enumerate(header):
-        whole = names if place == 0 else numbers
-        table.add_column(escape(name), overflow="fold", style="bold" if place == 0 else "", no_wrap=whole)
-    for line in lines:
-        table.add_row(*map(escape, line))
-    Console().print(table)
-
-
-def _show_plainly(title: str, header: Sequence[str], lines: list[tuple[str, ...]]) -> None:
-    shown = [tuple(header), *lines] if any(header) else lines
-    widths = [max(len(line[place]) for line in shown) for place in range(len(header))]
-    print(title)  # noqa: T201
-    for line in shown:
-        print("  " + "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())  # noqa: T201
 
 
 def tasks(rows: Sequence[Row]) -> list[list[Row]]:

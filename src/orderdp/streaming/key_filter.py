@@ -17,7 +17,6 @@ import torch
 from orderdp._draw import key64
 from orderdp._epochs import LAST_EPOCH, checked_group, find_group
 from orderdp._validation import checked_epochs, checked_seed, is_count, stored_count, stored_flag
-from orderdp._warnings import warn, warn_nonfinite
 from orderdp.checkpoint import with_current_keys
 from orderdp.errors import (
     ConfigError,
@@ -26,13 +25,22 @@ from orderdp.errors import (
     OrderDPWarning,
     StateError,
     UnsyncedStateWarning,
+    warn,
+    warn_nonfinite,
 )
+from orderdp.losses import checked_losses, checked_scores
 from orderdp.policies.wrappers import refuse_budget
 from orderdp.policy import Context, Policy, describe, nominal_ratio
-from orderdp.pruner import checked_losses, checked_policy, checked_scores
-from orderdp.streaming.fingerprints import fingerprints, is_drawn, share_threshold
-from orderdp.streaming.key_sync import check_same_keys, exchange_parts
-from orderdp.streaming.key_table import BY_RULE, KeyStats, KeyTable, named, raise_for_repeats
+from orderdp.pruner import checked_policy
+from orderdp.streaming.key_table import (
+    BY_RULE,
+    KeyStats,
+    KeyTable,
+    check_same_keys,
+    exchange_parts,
+    named,
+    raise_for_repeats,
+)
 from orderdp.streaming.worker_channel import (
     NO_DECISIONS,
     FilteredIterableDataset,
@@ -42,6 +50,9 @@ from orderdp.streaming.worker_channel import (
     ScannedKeys,
     WorkerChannel,
     check_nothing_is_skipped,
+    fingerprints,
+    is_drawn,
+    share_threshold,
 )
 
 if TYPE_CHECKING:

@@ -5,35 +5,30 @@ Letters are those of the paper: n samples, a pool of s of them, of which q are k
 
 from __future__ import annotations
 
-from orderdp.theory.bounds import (
+from orderdp.theory.plan import Coverage, Plan, coverage, plan
+from orderdp.theory.rank_rules import Bottom, Mixed, RankRule, Top, Trimmed, Window
+from orderdp.theory.weights import (
     BiasTerms,
+    SkipChances,
     averaged_convergence_bound,
     bias_terms,
     convergence_bound,
     generalization_bound,
-)
-from orderdp.theory.coverage import Coverage, coverage
-from orderdp.theory.learned import (
-    SkipChances,
     gradient_bound,
+    horvitz_thompson,
     learned_rates,
+    limit_weights,
     longest_gap,
     skip_bias_bound,
     skip_chances,
     skip_surrogate_loss,
     spaced_bias_bound,
     spaced_surrogate_loss,
-    visiting_shares,
-)
-from orderdp.theory.plan import Plan, plan
-from orderdp.theory.rank_rules import Bottom, Mixed, RankRule, Top, Trimmed, Window
-from orderdp.theory.weights import (
-    horvitz_thompson,
-    limit_weights,
     stratified_weights,
     stratum_sizes,
     surrogate_loss,
     surrogate_weights,
+    visiting_shares,
     weights,
     weights_at,
 )
