@@ -299,9 +299,9 @@ _RATIOS = "0.3,0.5,0.7"
 def _add_compare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--policies",
-        default="full,reduced,random,infobatch,orderdp",
+        default="full,reduced,random,infobatch,orderdp,unlearned",
         metavar="P,P",
-        help="policies, with parameters as NAME:key=value (default: full,reduced,random,infobatch,orderdp)",
+        help="policies, with parameters as NAME:key=value (default: full,reduced,random,infobatch,orderdp,unlearned)",
     )
     parser.add_argument("--prune-ratios", metavar="R,R", help=f"prune ratios (default: {_RATIOS})")
     parser.add_argument(
