@@ -103,7 +103,7 @@ def simulate(design: Design, seeds: int, trials: int, seed: int = 0, width: floa
     return Rates(covered / trials, wrong / trials, rates)
 
 
-def settled(design: Design, seeds: int, trials: int, seed: int = 0, most: int = 40) -> tuple[float, float, int]:
+def settled(design: Design, seeds: int, trials: int, seed: int = 0, most: int = 100) -> tuple[float, float, int]:
     """Return how often the seeds that a verdict asks for settle it, how often half of them do, and how many asked.
 
     Verdicts that ask for more than `most` seeds are not tried.

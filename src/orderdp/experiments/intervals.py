@@ -313,6 +313,15 @@ class Difference:
         bound = critical_value(self.shares, self.degrees(seeds))
         return max(bound * self.deviation / math.sqrt(seeds), self.step)
 
+    def likely_factors(self) -> tuple[float, ...]:
+        """Return by which factors the true deviation may differ from the estimate, all equally likely.
+
+        1 alone for settings in the pool, whose variance many runs say; five quantiles for others.
+        """
+        if all(part.prior for part in self.parts):
+            return (1.0,)
+        return _factors(max(self.degrees(self.pairs), 1.0))
+
     def degrees(self, seeds: int) -> float:
         """Return the degrees of freedom with this number of seeds for all settings, by Welch and Satterthwaite."""
         more = (seeds - 1) / (self.pairs - 1)
@@ -373,6 +382,14 @@ def differences(
 
 def _gaps(values: Values, others: Values) -> dict[Hashable, float]:
     return {seed: value - others[seed] for seed, value in values.items() if seed in others}
+
+
+@lru_cache(maxsize=4096)
+def _factors(degrees: float) -> tuple[float, ...]:
+    """Return five equally likely ratios of the true deviation to one estimated with these degrees of freedom."""
+    from scipy import special
+
+    return tuple(math.sqrt(degrees / special.chdtri(degrees, place / 10)) for place in (1, 3, 5, 7, 9))
 
 
 def _rounded_down(degrees: float) -> float:

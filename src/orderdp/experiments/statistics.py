@@ -172,17 +172,23 @@ def seeds_to_settle(difference: Difference, margin: float = MARGIN, metric: Metr
     """Return with how many seeds in all a verdict is settled in four cases of five; None if 100 are too few.
 
     What further seeds do to the estimate is drawn from what the present ones say: with N seeds in place of n it has
-    moved by a normal number of variance ``deviation**2 * (1 / n - 1 / N)``.
+    moved by a normal number of variance ``deviation**2 * (1 / n - 1 / N)``. The deviation of a setting that is left out
+    of the pool is little known; the probability is the mean over what it may be.
     """
     assert difference.deviation is not None
     mean = difference.mean if metric.higher_is_better else -difference.mean
+    factors = difference.likely_factors()
 
     def settled(seeds: int) -> float:
         """Return the probability that the interval then leaves out a loss of the margin, or no loss."""
-        reach = difference.reach(seeds)
+        return statistics.fmean(settled_if(seeds, factor) for factor in factors)
+
+    def settled_if(seeds: int, factor: float) -> float:
+        """Return that probability if the deviation is larger than it seems, by a factor."""
+        reach = max(difference.reach(seeds) * factor, difference.step)
         if reach <= margin / 2:
             return 1.0
-        moved = (difference.deviation or 0.0) * math.sqrt(1 / difference.pairs - 1 / seeds)
+        moved = factor * (difference.deviation or 0.0) * math.sqrt(1 / difference.pairs - 1 / seeds)
         if not moved:
             return float(not -reach < mean < reach - margin)
         by_chance = statistics.NormalDist(mean, moved)
