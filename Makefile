@@ -18,7 +18,7 @@ demo: $(READY)    ## Compares all data, its controls, InfoBatch and OrderDP on r
 	$(BIN)/python examples/demo.py
 
 test: $(READY)    ## Runs all tests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-browser: $(BROWSER_READY)  ## Looks at the report in Chromium; pictures go to build/pictures
 	$(BIN)/python -m pytest tests/browser $(ARGS)

@@ -589,8 +589,11 @@ class EpochManager:
 
     def open(self, request: EpochRequest) -> OpenEpoch:
         """Open an epoch for a new iterator; return its order and its start and end offsets."""
-        with self.alone(), torch.inference_mode(False):  # tensors made here outlive an evaluation
-            return self._open(request)
+        with self.alone():
+            if not torch.is_inference_mode_enabled():
+                return self._open(request)
+            with torch.inference_mode(False):  # tensors made here outlive an evaluation
+                return self._open(request)
 
     def _open(self, request: EpochRequest) -> OpenEpoch:
         group = find_group(self._options.process_group)

@@ -369,7 +369,7 @@ def test_the_traceback_of_a_task_has_no_frames_of_libraries(tmp_path: Path, jobs
     line = [sys.executable, "-m", "orderdp", "compare", "--task", "broken.py:make", *options, "--jobs", jobs]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*map(str, (root / "src", root))])}
     done = subprocess.run(
-        [*line, "--out", "out"], capture_output=True, text=True, timeout=180, env=environment, cwd=tmp_path, check=False
+        [*line, "--out", "out"], capture_output=True, text=True, timeout=600, env=environment, cwd=tmp_path, check=False
     )
     assert done.returncode == 1
     files = re.findall(r'File "(.*)", line', done.stderr)

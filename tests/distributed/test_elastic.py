@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -53,19 +54,24 @@ def test_a_job_that_lost_a_rank_in_mid_epoch_ends_with_the_weights_of_an_undistu
         assert result["workers"][0] == result["workers"][1], "loaders whose workers fetch ahead give the same batches"
 
 
-@pytest.mark.parametrize("world", [1, 3])
-def test_a_checkpoint_of_two_processes_goes_on_in_mid_epoch_with_fewer_and_with_more(
-    tmp_path: Path, world: int
-) -> None:
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Any], dict[str, Any]]:
+    """A checkpoint of two processes, what each of them did until then, and an undisturbed training by one."""
     stop_after = 3 * work.SAVE_EVERY  # in the middle of the second epoch
-    folder = tmp_path / "first"
+    folder = tmp_path_factory.mktemp("first")
     first = in_processes(2, folder, work.elastic, False, stop_after)
-    (tmp_path / "second").mkdir()
-    shutil.copy(folder / "job.pt", tmp_path / "second")
-    second = in_processes(world, tmp_path / "second", work.elastic)
     single = work.Training(work.POLICIES["once an epoch"], 1)
     single.run()
-    expected = single.result()
+    return folder / "job.pt", first, single.result()
+
+
+@pytest.mark.parametrize("world", [1, 3])
+def test_a_checkpoint_of_two_processes_goes_on_in_mid_epoch_with_fewer_and_with_more(
+    stopped: tuple[Path, list[Any], dict[str, Any]], tmp_path: Path, world: int
+) -> None:
+    path, first, expected = stopped
+    shutil.copy(path, tmp_path)
+    second = in_processes(world, tmp_path, work.elastic)
     assert work.samples_of_steps(first) + work.samples_of_steps(second) == work.samples_of_steps([expected])
     for rank in second:
         assert rank["report"]["kept"] == expected["report"]["kept"]
