@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from orderdp.errors import ConfigError
+from orderdp.errors import ConfigError, install_command
 
 __all__ = [
     "CosineKernel",
@@ -36,7 +36,7 @@ def sklearn(module: str) -> Any:
         return import_module(f"sklearn.{module}")
     except ImportError:
         raise ConfigError(
-            "this method needs scikit-learn, which is not installed: pip install 'orderdp[coresets]'"
+            f"this method needs scikit-learn, which is not installed: {install_command('coresets')}"
         ) from None
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from orderdp.datasets.files import FileSource, unzipped
-from orderdp.errors import ConfigError, DatasetError
+from orderdp.errors import ConfigError, DatasetError, install_command
 
 __all__ = [
     "FAMILIES",
@@ -43,7 +43,7 @@ def extra(module: str, what: str, group: str) -> ModuleType:
         return import_module(module)
     except ImportError as error:
         raise ConfigError(
-            f"{what} need {error.name or module}, which is not installed: pip install 'orderdp[{group}]'"
+            f"{what} need {error.name or module}, which is not installed: {install_command(group)}"
         ) from None
 
 

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from orderdp._files import replacing
-from orderdp.errors import ConfigError
+from orderdp.errors import ConfigError, install_command
 from orderdp.experiments.statistics import Metric, Row
 from orderdp.report import chart_data as run_data
 from orderdp.report.chart_data import Numbers, Series, series, words_for
@@ -29,7 +29,7 @@ def altair() -> ModuleType:
         import altair
         import vl_convert  # noqa: F401
     except ImportError as error:
-        raise ConfigError(f"figures need {error.name}, which is not installed: pip install 'orderdp[plot]'") from None
+        raise ConfigError(f"figures need {error.name}, which is not installed: {install_command('plot')}") from None
     # All rows are passed to the chart; Altair rejects more than 5,000 by default.
     altair.data_transformers.disable_max_rows()
     module: ModuleType = altair
