@@ -33,12 +33,18 @@ test-ray: $(RAY)/.ready  ## With Ray Train, in an environment of its own: two wo
 test-matrix:      ## Uses the wheel in clean environments: Python 3.10 to 3.13, oldest and newest torch (20 GB, an hour)
 	$(PYTHON) -m tools.matrix $(ARGS)
 
-check: $(READY)   ## Lints, checks types, spelling and the direction of imports
+check: $(READY)   ## Lints, checks types, spelling, the direction of imports and the workflows
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/codespell
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/bug.yml .github/ISSUE_TEMPLATE/feature.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.dependabot .github/dependabot.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.citation-file-format CITATION.cff
+	$(BIN)/zizmor --offline --quiet --strict-collection .github
 
 bench: $(READY)   ## Measures, as JSON lines: ratios of two things timed in the same run
 	$(BIN)/python -m benchmarks

@@ -143,6 +143,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Check, build, write; return 1 where something is in the way."""
     parser = argparse.ArgumentParser(prog="python -m tools.release", description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, default=ROOT / "build/release", help="where the archives go")
+    parser.add_argument("--version", action="version", version=version_of(ROOT), help="print the version and stop")
     out: Path = parser.parse_args(arguments).out
     if _tell([*faults_of_tree(ROOT), *faults_of_versions(ROOT)]):
         return 1
