@@ -5,11 +5,12 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 BROWSER_READY := $(VENV)/.browser-ready
+RELEASE_READY := $(VENV)/.release-ready
 VISION ?= .venv-vision
 RAY ?= .venv-ray
 
 .DEFAULT_GOAL := help
-.PHONY: help demo results figures tables soak attack test test-browser test-vision test-ray check bench bench-scale clean
+.PHONY: help demo results figures tables soak attack test test-browser test-vision test-ray test-matrix check bench bench-scale release clean
 
 help:             ## What there is to make
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1	/' | expand -t 20
@@ -29,12 +30,21 @@ test-vision: $(VISION)/.ready  ## With timm and torchvision, in an environment o
 test-ray: $(RAY)/.ready  ## With Ray Train, in an environment of its own: two workers, one of them killed
 	$(RAY)/bin/python -m pytest -s tests/ray $(ARGS)
 
-check: $(READY)   ## Lints, checks types, spelling and the direction of imports
+test-matrix:      ## Uses the wheel in clean environments: Python 3.10 to 3.13, oldest and newest torch (20 GB, an hour)
+	$(PYTHON) -m tools.matrix $(ARGS)
+
+check: $(READY)   ## Lints, checks types, spelling, the direction of imports and the workflows
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/codespell
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/bug.yml .github/ISSUE_TEMPLATE/feature.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.dependabot .github/dependabot.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.citation-file-format CITATION.cff
+	$(BIN)/zizmor --offline --quiet --strict-collection .github
 
 bench: $(READY)   ## Measures, as JSON lines: ratios of two things timed in the same run
 	$(BIN)/python -m benchmarks
@@ -56,6 +66,9 @@ attack: $(READY)  ## Random uses, extreme numbers and damaged states and files f
 
 bench-scale: $(READY)  ## Draws at up to 10^9 samples, and on 64 simulated ranks; some minutes and 6 GB
 	$(BIN)/python -m benchmarks scale
+
+release: $(RELEASE_READY)  ## Checks, builds and writes all that a release needs, and stops before uploading
+	$(BIN)/python -m tools.release $(ARGS)
 
 clean:            ## Removes the environment and all caches
 	rm -rf $(VENV) $(VISION) $(RAY) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
@@ -91,3 +104,7 @@ $(BROWSER_READY): $(READY)
 	fi
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[browser]'
 	@touch $(BROWSER_READY)
+
+$(RELEASE_READY): $(READY)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[release]'
+	@touch $(RELEASE_READY)

@@ -41,35 +41,37 @@ def loader() -> Iterator[dict[str, Any]]:
     }
 
 
-def index_batches() -> Iterator[dict[str, Any]]:
-    """Time per sample of one epoch by indices."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    images = torch.rand(_SAMPLES, 3, 32, 32, device=device)
-    classes = torch.randint(10, (_SAMPLES,), device=device)
-    pruner = Pruner(OrderDP(prune_ratio=0.4), _SAMPLES)
-    pruner.observe(torch.arange(_SAMPLES), torch.rand(_SAMPLES))
+def index_batches(
+    device: torch.device | None = None, samples: int = _SAMPLES, rounds: int = 21
+) -> Iterator[dict[str, Any]]:
+    """Time per sample of one epoch by indices; on a GPU if there is one and no device is given."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu") if device is None else device
+    images = torch.rand(samples, 3, 32, 32, device=device)
+    classes = torch.randint(10, (samples,), device=device)
+    pruner = Pruner(OrderDP(prune_ratio=0.4), samples)
+    pruner.observe(torch.arange(samples), torch.rand(samples))
 
     def ours() -> None:
         for index in pruner.index_batches(_INDEX_BATCH, device=device):
             images[index], classes[index]
         pruner.update(index, torch.rand(len(index), device=device))
         pruner.end_epoch()
-        _wait(device)
+        wait(device)
 
     def theirs() -> None:
-        for index in torch.randperm(_SAMPLES, device=device).split(_INDEX_BATCH):
+        for index in torch.randperm(samples, device=device).split(_INDEX_BATCH):
             images[index], classes[index]
-        _wait(device)
+        wait(device)
 
-    seconds = take_turns({"ours": ours, "theirs": theirs}, rounds=21)
+    seconds = take_turns({"ours": ours, "theirs": theirs}, rounds)
     kept = len(pruner.preview())
     yield {
         "benchmark": "index-batches",
-        "what": f"Time per sample of {_SAMPLES:,} images on {device.type}, batch {_INDEX_BATCH}, prune ratio 0.4, "
+        "what": f"Time per sample of {samples:,} images on {device.type}, batch {_INDEX_BATCH}, prune ratio 0.4, "
         "against torch.randperm and split.",
         **overhead(
             [second / kept for second in seconds["ours"]],
-            [second / _SAMPLES for second in seconds["theirs"]],
+            [second / samples for second in seconds["theirs"]],
             Goal("<=", 1.15),
         ),
         "ours_ms": round(1000 * statistics.median(seconds["ours"]), 3),
@@ -77,7 +79,8 @@ def index_batches() -> Iterator[dict[str, Any]]:
     }
 
 
-def _wait(device: torch.device) -> None:
+def wait(device: torch.device) -> None:
+    """Wait until the device has done what it was given."""
     if device.type == "cuda":
         torch.cuda.synchronize()
 

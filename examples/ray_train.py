@@ -1,6 +1,6 @@
 """Handwritten digits with Ray Train: two workers, checkpoints through Ray, and a worker that is killed on purpose.
 
-    pip install 'orderdp[demo,ray]'
+    pip install '.[demo,ray]'
     python examples/ray_train.py [--epochs 8] [--kill-in-epoch 4] [--storage FOLDER]
 
 Each worker trains a small convolutional network on its share of an epoch, with 40 % of the samples left out. With

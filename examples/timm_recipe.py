@@ -1,6 +1,6 @@
 """The timm recipe with pruning: RandAugment, MixUp and CutMix, soft targets, EMA, mixed precision, a folder of images.
 
-    pip install 'orderdp[vision]'
+    pip install '.[vision]'
     python examples/timm_recipe.py /data/imagenet --model swin_tiny_patch4_window7_224 --epochs 300 --prune-ratio 0.3
 
 The folder has train/CLASS/*.jpg and val/CLASS/*.jpg. Four lines are about pruning: they are marked.

@@ -3,7 +3,7 @@
 Writes handwritten digits as PNG files into tar shards, then trains on the stream, all of it and with 40 % left out each
 epoch. Shards are read in another order in every epoch, by two worker processes. The lines that pruning adds are marked.
 
-    pip install 'orderdp[demo,webdataset]'
+    pip install '.[demo,webdataset]'
     python examples/webdataset_stream.py [--prune-ratio 0.4] [--workers 2] [--epochs 20]
 """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 import subprocess
 import sys
 from collections import OrderedDict
@@ -46,6 +47,20 @@ def test_every_flipped_bit_is_refused_or_changes_nothing(mmap: bool, tmp_path: P
         else:
             assert_same_state(loaded, state)
     assert refused > 150
+
+
+@pytest.mark.parametrize(("place", "value"), [(10, 8), (38, 16)], ids=["compressed", "a folder"])
+def test_a_part_that_seems_to_be_something_else_is_refused(place: int, value: int, tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.pt"
+    orderdp.save_checkpoint(path, a_state())
+    whole = path.read_bytes()
+    entries = [found.start() for found in re.finditer(rb"PK\x01\x02", whole)]  # the list of contents
+    assert len(entries) > 5
+    for entry in entries:
+        assert whole[entry + place] == 0
+        path.write_bytes(whole[: entry + place] + bytes([value]) + whole[entry + place + 1 :])
+        with pytest.raises(StateError):
+            orderdp.load_checkpoint(path)
 
 
 def test_the_damaged_part_is_named(tmp_path: Path) -> None:

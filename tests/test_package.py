@@ -159,6 +159,7 @@ def test_every_module_imports_and_lists_its_names() -> None:
 
 PAGES = [
     *(ROOT / f"{name}.md" for name in ("README", "CHANGELOG", "CONTRIBUTING")),
+    *sorted((ROOT / ".github").glob("*.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 PAGES_WITH_CODE = [page for page in PAGES if "```python" in page.read_text()]

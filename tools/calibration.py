@@ -182,10 +182,10 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=1000, help="comparisons for each cell (default: 1000)")
     trials = parser.parse_args(arguments).trials
-    print(table(trials))  # noqa: T201
+    print(table(trials))
     for seeds in (2, 3, 5):
         enough, half, asked = settled(DESIGNS[0], seeds, trials // 4)
-        print(f"{seeds} seeds: {asked} asked for more, {enough:.1%} settled, {half:.1%} halfway")  # noqa: T201
+        print(f"{seeds} seeds: {asked} asked for more, {enough:.1%} settled, {half:.1%} halfway")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
 from orderdp._validation import checked_name
-from orderdp.errors import ConfigError
+from orderdp.errors import ConfigError, install_command
 
 __all__ = [
     "OPTIMIZERS",
@@ -223,7 +223,7 @@ def _library() -> Any:
     try:
         import pytorch_optimizer
     except ImportError:
-        raise ConfigError("LARS and LAMB need a library: pip install 'orderdp[workbench]'.") from None
+        raise ConfigError(f"LARS and LAMB need a library: {install_command('workbench')}.") from None
     return pytorch_optimizer
 
 

@@ -10,6 +10,7 @@ import re
 import shutil
 import struct
 import zipfile
+import zlib
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -196,6 +197,7 @@ _UNREADABLE = (
     EOFError,
     pickle.UnpicklingError,
     zipfile.BadZipFile,
+    zlib.error,
     struct.error,
     AssertionError,
     AttributeError,
@@ -316,7 +318,9 @@ def _damaged_part(path: str | os.PathLike[str]) -> str | None:
         if not zipfile.is_zipfile(path):
             return None
         with zipfile.ZipFile(path) as archive:
-            part = archive.testzip()
+            # Torch takes a part with the mark of a folder for empty, and leaves its tensor uninitialized.
+            folders = (info.filename for info in archive.infolist() if info.external_attr & 0x10)
+            part = next(folders, None) or archive.testzip()
             if part is None:
                 return None
             folder, _, name = part.partition("/")

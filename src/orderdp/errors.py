@@ -55,6 +55,18 @@ __all__ = [
     "UnsyncedStateWarning",
 ]
 
+_SOURCE = "."
+"""What pip installs: a clone of the repository. Becomes the name of the package once that is registered."""
+
+
+def install_command(extras: str) -> str:
+    """Return the command that installs the library with extras, for messages about what is missing.
+
+    >>> install_command("plot")
+    "pip install '.[plot]'"
+    """
+    return f"pip install '{_SOURCE}[{extras}]'"
+
 
 class OrderDPError(Exception):
     """Base class of all errors of this library."""

@@ -128,7 +128,7 @@ def test_without_the_plotting_library_the_error_says_how_to_get_it(capsys, tmp_p
 
     monkeypatch.setattr(builtins, "__import__", missing)
     assert main(["reproduce", "fig-weights-sum", "--out", str(tmp_path)]) == 2
-    assert "pip install 'orderdp[plot]'" in capsys.readouterr().err
+    assert "pip install '.[plot]'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["fig-weights-limit", "fig-weights-uniform", "fig-weights-shape", "fig-weights-sum"])

@@ -504,7 +504,7 @@ def test_a_missing_library_is_told_with_the_pip_line(monkeypatch: pytest.MonkeyP
     proxy = Proxy(net, digits(40))
     for method, module in ((coresets.Prototypes(), "sklearn.cluster"), (Cal(), "sklearn.neighbors")):
         monkeypatch.setitem(sys.modules, module, None)
-        with pytest.raises(ConfigError, match=r"pip install 'orderdp\[coresets\]'"):
+        with pytest.raises(ConfigError, match=r"pip install '\.\[coresets\]'"):
             method.select(proxy, 0.5, seed=0)
     assert proxy.seconds == 0  # told before anything was trained
 

@@ -443,7 +443,7 @@ def test_progress_is_told_by_a_function_or_a_bar(monkeypatch: pytest.MonkeyPatch
     assert told[-1] == ("proxy: recording", 5, 5)
     assert make(epochs=1, progress=True).features().shape == (300, 16)
     monkeypatch.setitem(sys.modules, "rich.progress", None)
-    with pytest.raises(ConfigError, match=r"pip install 'orderdp\[cli\]'"):
+    with pytest.raises(ConfigError, match=r"pip install '\.\[cli\]'"):
         make(progress=True)
     with pytest.raises(ConfigError, match="progress must be"):
         make(progress=3)

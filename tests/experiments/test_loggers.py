@@ -220,7 +220,7 @@ def test_a_logger_that_is_not_installed_is_said_before_anything_is_trained(
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     check_loggers(RunOptions(tmp_path))
-    with pytest.raises(ConfigError, match=rf"--{module} needs .*pip install 'orderdp\[{extra}\]'"):
+    with pytest.raises(ConfigError, match=rf"--{module} needs .*pip install '\.\[{extra}\]'"):
         check_loggers(RunOptions(tmp_path, **options))
 
 

@@ -115,7 +115,7 @@ def test_what_cannot_be_made_is_said() -> None:
         build_model("resnet81", shape=(3, 8, 8), classes=2, seed=0)
     with pytest.raises(ConfigError, match="needs images"):
         build_model("cnn", shape=(64,), classes=2, seed=0)
-    with pytest.raises(ConfigError, match=r"pip install 'orderdp\[vision\]'"):
+    with pytest.raises(ConfigError, match=r"pip install '\.\[vision\]'"):
         build_model("timm:resnet18", shape=(3, 8, 8), classes=2, seed=0)
 
 

@@ -294,7 +294,7 @@ def test_a_batch_without_its_index_is_refused_with_the_first_step() -> None:
 @pytest.mark.parametrize(
     ("accelerator", "pruner", "message"),
     [
-        (None, Pruner(OrderDP(0.4), 9), r"accelerator must be .* pip install 'orderdp\[accelerate\]'"),
+        (None, Pruner(OrderDP(0.4), 9), r"accelerator must be .* pip install '\.\[accelerate\]'"),
         (Accelerator, "pruner", "pruner must be an orderdp.Pruner or a KeyFilter, got str"),
     ],
 )

@@ -929,7 +929,7 @@ def test_a_model_that_hides_its_logits_when_it_sees_labels_is_called_without_the
 def test_without_transformers_the_error_has_the_line_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(vars(huggingface), "PruningTrainer", raising=False)
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(ConfigError, match=re.escape("pip install 'orderdp[transformers]'")):
+    with pytest.raises(ConfigError, match=re.escape("pip install '.[transformers]'")):
         _ = huggingface.PruningTrainer
     with pytest.raises(AttributeError, match="PrunningTrainer"):
         _ = huggingface.PrunningTrainer

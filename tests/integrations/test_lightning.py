@@ -486,7 +486,7 @@ def test_without_lightning_the_error_says_how_to_get_it(monkeypatch: pytest.Monk
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "lightning", None)
     with pytest.raises(
-        ConfigError, match=r"needs lightning.*, which is not installed: pip install 'orderdp\[lightning\]'"
+        ConfigError, match=r"needs lightning.*, which is not installed: pip install '\.\[lightning\]'"
     ):
         __import__("orderdp.integrations.lightning")
 

@@ -363,7 +363,7 @@ def test_without_timm_the_full_recipe_says_what_to_install(
 ) -> None:
     options = ("--scale", "paper", "--data", small_pictures, "--max-steps", 1, "--out", tmp_path)
     assert reproduce("table-vit", *options) == 2
-    assert "pip install 'orderdp[vision]'" in capsys.readouterr().err
+    assert "pip install '.[vision]'" in capsys.readouterr().err
 
 
 def test_a_suite_has_its_scale_by_name() -> None:

@@ -309,7 +309,7 @@ def test_the_page_names_what_to_install_and_markdown_needs_nothing(
         return real(name, *rest)
 
     monkeypatch.setattr(builtins, "__import__", without_altair)
-    with pytest.raises(ConfigError, match=re.escape("pip install 'orderdp[plot]'")):
+    with pytest.raises(ConfigError, match=re.escape("pip install '.[plot]'")):
         write_report(folder)
     assert markdown_report(folder)
 
@@ -401,11 +401,11 @@ def test_a_metric_is_called_what_its_task_calls_it(tmp_path: Path, capsys: pytes
 @pytest.mark.parametrize("terminal", [True, False])
 def test_square_brackets_in_a_table_are_no_markup(terminal: bool, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
-    show("a [title]", ("[name]", "what"), [("pip install 'orderdp[demo]'", "[bold]as it is[/bold]")])
+    show("a [title]", ("[name]", "what"), [("pip install '.[demo]'", "[bold]as it is[/bold]")])
     output = capsys.readouterr().out
     assert "a [title]" in output
     assert "[name]" in output
-    assert "orderdp[demo]" in output
+    assert ".[demo]" in output
     assert "[bold]as it is[/bold]" in output
 
 

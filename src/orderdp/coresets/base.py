@@ -15,7 +15,7 @@ from orderdp import _draw as draw
 from orderdp._draw import generator, key64
 from orderdp._validation import check_ratio, checked_seed
 from orderdp.coresets.sources import FeatureSource, Requirements, first_few
-from orderdp.errors import ConfigError, DatasetError
+from orderdp.errors import ConfigError, DatasetError, install_command
 from orderdp.policy import Selection, count_kept, proportional
 
 __all__ = [
@@ -321,7 +321,7 @@ def sklearn(module: str) -> Any:
         return import_module(f"sklearn.{module}")
     except ImportError:
         raise ConfigError(
-            "this method needs scikit-learn, which is not installed: pip install 'orderdp[coresets]'"
+            f"this method needs scikit-learn, which is not installed: {install_command('coresets')}"
         ) from None
 
 

@@ -29,7 +29,7 @@ from orderdp._training import GlobalGenerators, TrainState, build_optimizer
 from orderdp._validation import check_batch_size, check_ratio, checked_seed, is_count, suggestion
 from orderdp.checkpoint import load_checkpoint, save_checkpoint
 from orderdp.coresets.sources import LARGEST, Labeled, Requirements, check_finite
-from orderdp.errors import ConfigError, DatasetError, StateError
+from orderdp.errors import ConfigError, DatasetError, StateError, install_command
 from orderdp.pruner import checked_labels
 
 __all__ = [
@@ -56,7 +56,7 @@ def _check_progress(progress: Any) -> None:
         try:
             import rich.progress  # noqa: F401
         except ImportError:
-            raise ConfigError("a progress bar needs rich, which is not installed: pip install 'orderdp[cli]'") from None
+            raise ConfigError(f"a progress bar needs rich, which is not installed: {install_command('cli')}") from None
     elif progress not in (None, False) and not callable(progress):
         raise ConfigError(f"progress must be True, None or a function of (what, done, total), got {progress!r}.")
 

@@ -37,7 +37,7 @@ from orderdp.datasets.formats import (
     write_whole,
     writing_to,
 )
-from orderdp.errors import ConfigError, DatasetError
+from orderdp.errors import ConfigError, DatasetError, install_command
 
 __all__ = [
     "Say",
@@ -123,7 +123,7 @@ def list_rows(data_dir: str | os.PathLike[str] | None = None) -> list[tuple[str,
 def _row(known: DatasetInfo, data_dir: str | os.PathLike[str] | None) -> tuple[str, str, str, str, str]:
     samples = f"{known.n_train:,} + {known.n_test:,}"
     shape = " x ".join(map(str, known.shape))
-    get = "pip install 'orderdp[demo]'" if known.family == "digits" else f"orderdp data fetch {known.name}"
+    get = install_command("demo") if known.family == "digits" else f"orderdp data fetch {known.name}"
     path = where(known.name, data_dir)
     return known.name, samples, shape, "not here" if path is None else str(path), get
 
@@ -376,7 +376,7 @@ def fetch(
     if not timeout > 0:
         raise ConfigError(f"timeout must be a number of seconds above 0, got {timeout!r}.")
     if not data.files:
-        raise ConfigError(f"{name} needs no fetching: it comes with scikit-learn, pip install 'orderdp[demo]'.")
+        raise ConfigError(f"{name} needs no fetching: it comes with scikit-learn, {install_command('demo')}.")
     return fetch_known(data, cache_dir(data, data_dir), progress or _quietly, timeout)
 
 

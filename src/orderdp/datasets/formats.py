@@ -26,7 +26,7 @@ import numpy as np
 
 from orderdp._files import replacing
 from orderdp.datasets.catalog import DATASETS, DatasetInfo
-from orderdp.errors import ConfigError, DatasetError
+from orderdp.errors import ConfigError, DatasetError, install_command
 
 __all__ = [
     "FAMILIES",
@@ -254,7 +254,7 @@ def extra(module: str, what: str, group: str) -> ModuleType:
         return import_module(module)
     except ImportError as error:
         raise ConfigError(
-            f"{what} need {error.name or module}, which is not installed: pip install 'orderdp[{group}]'"
+            f"{what} need {error.name or module}, which is not installed: {install_command(group)}"
         ) from None
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from orderdp.errors import ConfigError
+from orderdp.errors import ConfigError, install_command
 
 __all__ = [
     "CONFIDENCE",
@@ -62,7 +62,7 @@ _LARGER_SPREAD = 0.01
 def check_installed() -> None:
     """Raise if scipy, which computes the intervals, is not installed."""
     if importlib.util.find_spec("scipy") is None:
-        raise ConfigError("intervals need scipy, which is not installed: pip install 'orderdp[workbench]'")
+        raise ConfigError(f"intervals need scipy, which is not installed: {install_command('workbench')}")
 
 
 @lru_cache(maxsize=4096)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from orderdp._files import replacing, write_text
-from orderdp.errors import ConfigError
+from orderdp.errors import ConfigError, install_command
 from orderdp.experiments.config import RunOptions, Settings
 
 __all__ = ["CSVLogger", "Logger", "MLflowLogger", "TensorBoardLogger", "WandbLogger", "check_loggers", "make_loggers"]
@@ -50,7 +50,7 @@ def check_loggers(options: RunOptions) -> None:
     }
     for module, (is_wanted, name, extra) in wanted.items():
         if is_wanted and importlib.util.find_spec(module) is None:
-            raise ConfigError(f"--{module} needs {name}, which is not installed: pip install 'orderdp[{extra}]'.")
+            raise ConfigError(f"--{module} needs {name}, which is not installed: {install_command(extra)}.")
 
 
 def make_loggers(settings: Settings, folder: Path, options: RunOptions, before: list[dict[str, Any]]) -> list[Logger]:

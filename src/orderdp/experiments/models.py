@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from orderdp._training import GlobalGenerators
 from orderdp._validation import checked_name
-from orderdp.errors import ConfigError
+from orderdp.errors import ConfigError, install_command
 from orderdp.experiments.config import import_object
 
 __all__ = ["MODELS", "CompactCNN", "CompactViT", "ResNet", "build_model", "quarter_width", "resnet18", "resnet50"]
@@ -305,7 +305,7 @@ def _timm(name: str) -> Callable[..., nn.Module]:
     try:
         import timm
     except (ImportError, RuntimeError) as error:
-        raise ConfigError(f"timm models need timm: pip install 'orderdp[vision]' ({error}).") from None
+        raise ConfigError(f"timm models need timm: {install_command('vision')} ({error}).") from None
     if not timm.is_model(name):
         checked_name(name, timm.list_models(), "timm model")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from orderdp.errors import ConfigError
+from orderdp.errors import ConfigError, install_command
 from orderdp.pruner import Pruner
 from orderdp.streaming import KeyFilter
 
@@ -29,7 +29,7 @@ def register(accelerator: Any, pruner: Pruner | KeyFilter) -> None:
     if not hasattr(accelerator, "register_for_checkpointing"):
         raise ConfigError(
             f"accelerator must be an accelerate.Accelerator, got {type(accelerator).__name__}. "
-            "pip install 'orderdp[accelerate]', and pass Accelerator()."
+            f"{install_command('accelerate')}, and pass Accelerator()."
         )
     if not isinstance(pruner, Pruner | KeyFilter):
         raise ConfigError(f"pruner must be an orderdp.Pruner or a KeyFilter, got {type(pruner).__name__}.")

@@ -21,7 +21,7 @@ from torch.utils.data import Sampler
 from orderdp._epochs import check_length
 from orderdp.checkpoint import load_checkpoint, save_checkpoint
 from orderdp.dataset import Indexed, length_of
-from orderdp.errors import ConfigError, DatasetError, FeedbackError, StateError
+from orderdp.errors import ConfigError, DatasetError, FeedbackError, StateError, install_command
 from orderdp.losses import per_sample, predictions
 from orderdp.policy import describe
 from orderdp.pruner import Pruner
@@ -851,7 +851,7 @@ def __getattr__(name: str) -> Any:
     try:
         from transformers import Trainer
     except ImportError:
-        raise ConfigError("PruningTrainer needs transformers: pip install 'orderdp[transformers]'.") from None
+        raise ConfigError(f"PruningTrainer needs transformers: {install_command('transformers')}.") from None
     doc = "Hugging Face's Trainer, training on what a pruner selects. See `PruningMixin`."
     globals()[name] = type(name, (PruningMixin, Trainer), {"__doc__": doc, "__module__": __name__})
     return globals()[name]

@@ -14,7 +14,7 @@ from typing import Any
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader
 
-from orderdp.errors import ConfigError, FeedbackError
+from orderdp.errors import ConfigError, FeedbackError, install_command
 from orderdp.policy import describe
 from orderdp.pruner import Pruner
 from orderdp.samplers import FilteredSampler, PrunedBatchSampler, PrunedSampler
@@ -25,7 +25,7 @@ try:
 except ImportError as error:
     raise ConfigError(
         f"orderdp.integrations.lightning needs {error.name or 'lightning'}, which is not installed: "
-        "pip install 'orderdp[lightning]'"
+        + install_command("lightning")
     ) from None
 
 __all__ = ["DataPruning"]

@@ -13,7 +13,7 @@ import numpy as np
 
 from orderdp._draw import generator
 from orderdp._validation import check_batch_size
-from orderdp.errors import ConfigError, DatasetError
+from orderdp.errors import ConfigError, DatasetError, install_command
 from orderdp.pruner import Pruner
 from orderdp.samplers import EpochRequest, OpenEpoch, served_at_once
 
@@ -149,7 +149,7 @@ class GrainSampler:
         try:
             from grain import RecordMetadata
         except ImportError:
-            raise ConfigError("GrainSampler needs Grain: pip install 'orderdp[grain]'.") from None
+            raise ConfigError(f"GrainSampler needs Grain: {install_command('grain')}.") from None
 
         if not 0 <= position < len(self._order):
             raise IndexError(f"position must be in [0, {len(self._order)}), got {position}.")

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from orderdp._files import replacing
-from orderdp.errors import ConfigError
+from orderdp.errors import ConfigError, install_command
 from orderdp.experiments.records import Run, seconds_of
 from orderdp.experiments.statistics import Metric, Row
 from orderdp.report.tables import as_title, duration, in_order, is_further_test, measure
@@ -344,7 +344,7 @@ def altair() -> ModuleType:
         import altair
         import vl_convert  # noqa: F401
     except ImportError as error:
-        raise ConfigError(f"figures need {error.name}, which is not installed: pip install 'orderdp[plot]'") from None
+        raise ConfigError(f"figures need {error.name}, which is not installed: {install_command('plot')}") from None
     # All rows are passed to the chart; Altair rejects more than 5,000 by default.
     altair.data_transformers.disable_max_rows()
     module: ModuleType = altair
