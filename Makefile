@@ -7,9 +7,10 @@ READY := $(VENV)/.ready
 BROWSER_READY := $(VENV)/.browser-ready
 VISION ?= .venv-vision
 RAY ?= .venv-ray
+DOCS ?= .venv-docs
 
 .DEFAULT_GOAL := help
-.PHONY: help demo results tables soak attack test test-browser test-vision test-ray check bench bench-scale clean
+.PHONY: help demo docs results tables soak attack test test-browser test-vision test-ray check bench bench-scale clean
 
 help:             ## What there is to make
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1	/' | expand -t 20
@@ -28,6 +29,9 @@ test-vision: $(VISION)/.ready  ## With timm and torchvision, in an environment o
 
 test-ray: $(RAY)/.ready  ## With Ray Train, in an environment of its own: two workers, one of them killed
 	$(RAY)/bin/python -m pytest -s tests/ray $(ARGS)
+
+docs: $(DOCS)/.ready  ## Builds the site into build/site; a broken link or a missing docstring fails
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict
 
 check: $(READY)   ## Lints, checks types, spelling and the direction of imports
 	$(BIN)/ruff check .
@@ -55,7 +59,7 @@ bench-scale: $(READY)  ## Draws at up to 10^9 samples, and on 64 simulated ranks
 	$(BIN)/python -m benchmarks scale
 
 clean:            ## Removes the environment and all caches
-	rm -rf $(VENV) $(VISION) $(RAY) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VISION) $(RAY) $(DOCS) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -76,6 +80,14 @@ $(RAY)/.ready: pyproject.toml constraints.txt
 	$(RAY)/bin/python -m pip install --quiet --upgrade pip
 	$(RAY)/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[demo,ray]' pytest
 	@touch $(RAY)/.ready
+
+# The site reads the sources and does not import them: the extra without the library, so without torch.
+$(DOCS)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/python -m pip install --quiet --upgrade pip
+	$(DOCS)/bin/python -c "from pip._vendor import tomli; print(*tomli.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['docs'], sep='\n')" > $(DOCS)/requirements.txt
+	$(DOCS)/bin/python -m pip install --quiet --constraint constraints.txt --requirement $(DOCS)/requirements.txt
+	@touch $(DOCS)/.ready
 
 # Debian's browser and driver are of one version, so nothing has to be matched or fetched by the tests themselves.
 $(BROWSER_READY): $(READY)
