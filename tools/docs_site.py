@@ -3,8 +3,9 @@
     make docs                      # builds build/site, and fails on any warning
     python -m tools.docs_site      # only checks the docstrings; needs no library
 
-Pages are written for GitHub. Here README, CHANGELOG and CONTRIBUTING become pages of the site, links to
-files that are not pages lead to the repository, and `<!-- report keys -->` is replaced by a table from a docstring.
+Pages are written for GitHub. Here README, CHANGELOG and CONTRIBUTING become pages of the site, links to files that are
+not pages lead to the repository, and tables from docstrings take the place of `<!-- report keys -->` and
+`<!-- api index -->`.
 Sources are read and never imported.
 """
 
@@ -249,6 +250,26 @@ def as_markdown(docstring: str) -> str:
     )
 
 
+def _api_index(pages: list[Path], source: Path = ROOT / "src") -> str:
+    """A table of the names on each API page, with the first sentences of their docstrings."""
+    parts = []
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        rows = []
+        for name in shown_names(text, source):
+            node = resolve(name, source).node
+            documented = isinstance(node, ast.ClassDef | ast.FunctionDef)
+            sentence = re.split(r"(?<=\.)\s", (ast.get_docstring(node) or "") if documented else "")[0]  # type: ignore[arg-type]
+            if documented:
+                rows.append(
+                    f"| [`{name.rpartition('.')[2]}`][{name}] | {' '.join(sentence.split()).replace('|', '&#124;')} |"
+                )
+        if rows:
+            title = text.partition("\n")[0].removeprefix("# ")
+            parts.append("\n".join([f"## [{title}]({page.name})", "", "| name | |", "|---|---|", *rows]))
+    return "\n\n".join(parts)
+
+
 def _report_table(source: Path = ROOT / "src") -> str:
     pruner = resolve("orderdp.Pruner", source).node
     assert isinstance(pruner, ast.ClassDef)
@@ -361,12 +382,14 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Rewrite links, and fill in the table of report keys."""
+    """Rewrite links, and fill in the tables that come from docstrings."""
     uri = page.file.src_uri
     name = next((name for name, generated in ROOT_PAGES.items() if generated == uri), f"docs/{uri}")
     text = rewritten(markdown, name, str(config.repo_url).rstrip("/"))
     if uri == "index.md":
         page.meta["hide"] = ["navigation"]
+    api = [ROOT / "docs" / page for page in pages_of(config.nav or []) if page.startswith("api/")]
+    text = text.replace("<!-- api index -->", _api_index(api))
     return text.replace("<!-- report keys -->", _report_table())
 
 
