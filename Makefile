@@ -10,7 +10,7 @@ RAY ?= .venv-ray
 DOCS ?= .venv-docs
 
 .DEFAULT_GOAL := help
-.PHONY: help demo docs results tables soak attack test test-browser test-vision test-ray check bench bench-scale clean
+.PHONY: help demo results tables soak attack test test-browser test-vision test-ray check bench bench-scale clean
 
 help:             ## What there is to make
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1	/' | expand -t 20
@@ -30,9 +30,6 @@ test-vision: $(VISION)/.ready  ## With timm and torchvision, in an environment o
 test-ray: $(RAY)/.ready  ## With Ray Train, in an environment of its own: two workers, one of them killed
 	$(RAY)/bin/python -m pytest -s tests/ray $(ARGS)
 
-docs: $(DOCS)/.ready  ## Builds the site into build/site; a broken link or a missing docstring fails
-	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict
-
 check: $(READY)   ## Lints, checks types, spelling and the direction of imports
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -48,6 +45,10 @@ results: $(READY) ## Fills in the tables of docs/results from the records there
 
 tables: $(READY)  ## Fills in the tables of docs/policies and docs/coresets from the classes
 	$(BIN)/python -m tools.method_tables
+
+.PHONY: docs
+docs: $(DOCS)/.ready  ## Builds the site into build/site; a broken link or a missing docstring fails
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict
 
 soak: $(READY)    ## Kills, restarts, slows down and feeds NaN to trainings for ten minutes
 	$(BIN)/python -m tools.soak $(ARGS)
