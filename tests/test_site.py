@@ -127,6 +127,36 @@ def test_links_lead_to_pages_of_the_site_or_to_the_repository() -> None:
     )
 
 
+def test_images_in_html_are_found_from_where_the_browser_sees_the_page() -> None:
+    image = "figures/fig-usage.svg"
+    text = f'<p><img width="9" src="{image}"></p>'
+    assert f'src="{image}"' in docs_site.rewritten(text, "docs/results/README.md", "https://host/repo")
+    assert f'src="../{image}"' in docs_site.rewritten(text, "docs/results/static.md", "https://host/repo")
+    text = f'<img src="docs/results/{image}"> <a href="docs/performance.md#scale">x</a> <a href="LICENSE">y</a>'
+    assert docs_site.rewritten(text, "README.md", "https://host/repo") == (
+        f'<img src="results/{image}"> <a href="performance#scale">x</a> '
+        '<a href="https://host/repo/blob/main/LICENSE">y</a>'
+    )
+
+
+def test_a_picture_with_a_dark_version_becomes_two_images_that_follow_the_switch() -> None:
+    light, dark = "docs/results/figures/fig-usage.svg", "docs/results/figures/table-cosine.svg"
+    text = (
+        f'<picture>\n<source media="(prefers-color-scheme: dark)" srcset="{dark}">\n'
+        f'<img alt="A forest." src="{light}">\n</picture>'
+    )
+    assert docs_site.rewritten(text, "README.md", "https://host/repo") == (
+        '<img alt="A forest." src="results/figures/fig-usage.svg#only-light">\n'
+        '<img alt="A forest." src="results/figures/table-cosine.svg#only-dark">'
+    )
+
+
+def test_an_image_in_html_that_is_not_there_fails_the_build(caplog: pytest.LogCaptureFixture) -> None:
+    docs_site.rewritten('<img src="nothing.svg">', "README.md", "https://host/repo")
+    assert "README.md: there is no nothing.svg" in caplog.text
+    assert caplog.records[0].name.startswith("mkdocs.")
+
+
 def test_a_link_to_nothing_is_left_for_mkdocs_to_refuse() -> None:
     assert docs_site.rewritten("[a](nothing.md)", "docs/performance.md", "https://host/repo") == "[a](nothing.md)"
 

@@ -50,6 +50,11 @@ ROOT = Path(__file__).parent.parent
 ROOT_PAGES = {"README.md": "index.md", "CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
 
 _LINK = re.compile(r"(\]\()(?!https?:|mailto:|#)([^)#\s]+)((?:#[^)\s]*)?\))")
+_HTML = re.compile(r"""(<(?:img|a|source)\s[^>]*?(?:src|href|srcset)=")(?!https?:|mailto:|#)([^"#\s]+)((?:#[^"]*)?")""")
+_PICTURE = re.compile(
+    r"""<picture>\s*<source\s[^>]*dark[^>]*srcset="(?P<dark>[^"]+)"[^>]*>\s*"""
+    r"""(?:<source\s[^>]*>\s*)?(?P<image><img\s[^>]*src="(?P<light>[^"]+)"[^>]*>)\s*</picture>"""
+)
 _SHOWN = re.compile(r"^::: ([\w.]+)$", re.MULTILINE)
 
 #: Bases that bring no methods with parameters.
@@ -337,23 +342,58 @@ def rewritten(text: str, page: str, repository: str, root: Path = ROOT) -> str:
         repository: Address of the repository.
         root: The repository.
     """
-    here = posixpath.dirname(ROOT_PAGES.get(page, page.removeprefix("docs/")))
+    here = posixpath.dirname(_in_site(page))
 
-    def link(match: re.Match[str]) -> str:
-        target = posixpath.normpath(posixpath.join(posixpath.dirname(page), match[2]))
-        if not (root / target).exists():
-            return match[0]  # mkdocs says that it is not there
+    def found(link: str) -> tuple[str, bool] | None:
+        """Where a link leads, and whether that is in the site; None where there is nothing."""
+        target = posixpath.normpath(posixpath.join(posixpath.dirname(page), link))
         if (root / target / "README.md").exists():
             target = posixpath.join(target, "README.md")
+        if not (root / target).exists():
+            return None
         if target in ROOT_PAGES or (target.startswith("docs/") and (root / target).is_file()):
-            inside = ROOT_PAGES.get(target, target.removeprefix("docs/"))
-            return f"{match[1]}{posixpath.relpath(inside, here or '.')}{match[3]}"
-        kind = "tree" if (root / target).is_dir() else "blob"
-        return f"{match[1]}{repository}/{kind}/main/{target}{match[3]}"
+            return _in_site(target), True
+        return f"{repository}/{'tree' if (root / target).is_dir() else 'blob'}/main/{target}", False
+
+    def markdown(match: re.Match[str]) -> str:
+        target = found(match[2])
+        if target is None:
+            return match[0]  # mkdocs says that it is not there
+        return f"{match[1]}{posixpath.relpath(target[0], here or '.') if target[1] else target[0]}{match[3]}"
+
+    def html(match: re.Match[str]) -> str:
+        """HTML is not resolved by mkdocs: it needs addresses as the browser sees them."""
+        target = found(match[2])
+        if target is None:
+            _log.warning("%s: there is no %s", page, match[2])
+            return match[0]
+        address = posixpath.relpath(_address(target[0]), _address(_in_site(page))) if target[1] else target[0]
+        return f"{match[1]}{address}{match[3]}"
 
     # Code stays as it is.
     parts = re.split(r"(^```.*?^```)", text, flags=re.MULTILINE | re.DOTALL)
-    return "".join(part if part.startswith("```") else _LINK.sub(link, part) for part in parts)
+    for number in range(0, len(parts), 2):
+        parts[number] = _HTML.sub(html, _LINK.sub(markdown, _PICTURE.sub(_two_images, parts[number])))
+    return "".join(parts)
+
+
+def _in_site(path: str) -> str:
+    return ROOT_PAGES.get(path, path.removeprefix("docs/"))
+
+
+def _address(page: str) -> str:
+    """The folder in which the site has a page; of another file its own address."""
+    path, name = posixpath.split(page)
+    if not name.endswith(".md"):
+        return page
+    return path or "." if name in ("index.md", "README.md") else posixpath.join(path, name.removesuffix(".md"))
+
+
+def _two_images(match: re.Match[str]) -> str:
+    """A picture for GitHub follows the system's colors; here the switch of the page decides."""
+    light = match["image"].replace(f'src="{match["light"]}"', f'src="{match["light"]}#only-light"')
+    dark = match["image"].replace(f'src="{match["light"]}"', f'src="{match["dark"]}#only-dark"')
+    return f"{light}\n{dark}"
 
 
 # -- what mkdocs calls -----------------------------------------------------------------------------------------------
