@@ -8,6 +8,7 @@ BROWSER_READY := $(VENV)/.browser-ready
 RELEASE_READY := $(VENV)/.release-ready
 VISION ?= .venv-vision
 RAY ?= .venv-ray
+DOCS ?= .venv-docs
 
 .DEFAULT_GOAL := help
 .PHONY: help demo results figures tables soak attack test test-browser test-vision test-ray test-matrix check bench bench-scale release clean
@@ -58,6 +59,10 @@ figures: $(READY) ## Draws the README's picture from the records of the demo
 tables: $(READY)  ## Fills in the tables of docs/policies and docs/coresets from the classes
 	$(BIN)/python -m tools.method_tables
 
+.PHONY: docs
+docs: $(DOCS)/.ready  ## Builds the site into build/site; a broken link or a missing docstring fails
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict
+
 soak: $(READY)    ## Kills, restarts, slows down and feeds NaN to trainings for ten minutes
 	$(BIN)/python -m tools.soak $(ARGS)
 
@@ -71,7 +76,7 @@ release: $(RELEASE_READY)  ## Checks, builds and writes all that a release needs
 	$(BIN)/python -m tools.release $(ARGS)
 
 clean:            ## Removes the environment and all caches
-	rm -rf $(VENV) $(VISION) $(RAY) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VISION) $(RAY) $(DOCS) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -92,6 +97,14 @@ $(RAY)/.ready: pyproject.toml constraints.txt
 	$(RAY)/bin/python -m pip install --quiet --upgrade pip
 	$(RAY)/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[demo,ray]' pytest
 	@touch $(RAY)/.ready
+
+# The site reads the sources and does not import them: the extra without the library, so without torch.
+$(DOCS)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/python -m pip install --quiet --upgrade pip
+	$(DOCS)/bin/python -c "from pip._vendor import tomli; print(*tomli.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['docs'], sep='\n')" > $(DOCS)/requirements.txt
+	$(DOCS)/bin/python -m pip install --quiet --constraint constraints.txt --requirement $(DOCS)/requirements.txt
+	@touch $(DOCS)/.ready
 
 # Debian's browser and driver are of one version, so nothing has to be matched or fetched by the tests themselves.
 $(BROWSER_READY): $(READY)

@@ -77,7 +77,7 @@ class ConfigError(OrderDPError, ValueError):
 
 
 class UnknownSizeError(ConfigError):
-    """The number depends on losses that are not known yet; its bounds are known.
+    """The number depends on losses that are not known yet; its bounds are known, and `message` says what to do.
 
     Attributes:
         lower: The smallest value it can have.

@@ -240,7 +240,7 @@ class SelectiveMean:
         return {"recent": self._recent.cpu().clone(), "next": self._next, "luck": self._luck.get_state()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
+        """Restore `state`, which `state_dict` returned."""
         self._recent, self._next = state["recent"].clone(), int(state["next"])
         self._luck.set_state(state["luck"])
 

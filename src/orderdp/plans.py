@@ -208,7 +208,7 @@ class Plan:
 
 
 def check_shape(n: int, epochs: Any, batch_size: Any, keep: Any) -> None:
-    """Raise if no plan can have this shape."""
+    """Raise if no plan can have this shape: `n` samples, `epochs`, `batch_size`, and the fraction `keep` of a batch."""
     check_batch_size(batch_size)
     check_ratio("keep", keep, zero_allowed=False, one_allowed=True)
     if not is_count(epochs):
@@ -222,7 +222,7 @@ def check_shape(n: int, epochs: Any, batch_size: Any, keep: Any) -> None:
 
 
 def recorded_order(n: int, seed: int, epoch: int) -> np.ndarray:
-    """Return all samples in the order in which a recorded epoch visits them, int64."""
+    """Return all `n` samples in the order in which a recorded `epoch` visits them under `seed`, int64."""
     return visiting_order(np.arange(n, dtype=np.int64), n, generator(seed, "plan", epoch))
 
 

@@ -246,7 +246,7 @@ class Method:
         return self.choose(self.task(proxy, prune_ratio, seed))
 
     def task(self, proxy: FeatureSource, prune_ratio: float, seed: int) -> Task:
-        """Build the task; check everything before any work is done."""
+        """Build the task of leaving out `prune_ratio` with `proxy` and `seed`; check everything before any work."""
         check_ratio("prune_ratio", prune_ratio)
         who = type(self).__name__
         k, needs = count_kept(proxy.n, prune_ratio), self.needs
@@ -260,7 +260,7 @@ class Method:
         return Task(proxy, k, checked_seed(seed), self.balanced, who)
 
     def choose(self, task: Task) -> Selection:
-        """Rule of the method."""
+        """Rule of the method: select what `task` asks for."""
         raise NotImplementedError
 
 
@@ -279,7 +279,7 @@ class ScoreMethod(Method):
         return self.rate(proxy, seed)
 
     def rate(self, source: FeatureSource, seed: int) -> np.ndarray:
-        """Compute the scores, without checks."""
+        """Compute the scores from `source`, with draws by `seed`, without checks."""
         raise NotImplementedError
 
     def choose(self, task: Task) -> Selection:

@@ -69,7 +69,7 @@ class Requirements:
 
 @dataclass(frozen=True, eq=False)
 class Labeled:
-    """Features, logits and labels of a data set, for example of a validation set."""
+    """Data for example of a validation set: `features` (n, width), `logits` (n, classes) and `labels` (n)."""
 
     features: np.ndarray
     logits: np.ndarray
@@ -99,15 +99,15 @@ class FeatureSource(Protocol):
         ...
 
     def features(self, epoch: int | None = None, init: int = 0) -> np.ndarray:
-        """Inputs of the last linear layer, (n, width)."""
+        """Inputs of the last linear layer, (n, width), after `epoch` of model `init`."""
         ...
 
     def logits(self, epoch: int | None = None, init: int = 0) -> np.ndarray:
-        """Outputs of the last linear layer, (n, classes)."""
+        """Outputs of the last linear layer, (n, classes), after `epoch` of model `init`."""
         ...
 
     def correct(self, init: int = 0) -> np.ndarray:
-        """Whether each sample was predicted correctly when it was trained on, (epochs, n)."""
+        """Whether model `init` predicted each sample correctly when it was trained on, (epochs, n)."""
         ...
 
     def scores(self) -> np.ndarray:
@@ -123,7 +123,7 @@ class FeatureSource(Protocol):
         ...
 
     def model(self, epoch: int | None = None, init: int = 0) -> torch.nn.Module:
-        """The model, in evaluation mode."""
+        """Model `init` after `epoch`, in evaluation mode."""
         ...
 
     def batches(self) -> Iterator[tuple[np.ndarray, torch.Tensor, torch.Tensor]]:
@@ -370,15 +370,15 @@ class Arrays:
             raise ConfigError(f"{who} needs at least 2 epochs, there is {len(correct)}.")
 
     def features(self, epoch: int | None = None, init: int = 0) -> np.ndarray:
-        """The given features of one model; `epoch` is ignored."""
+        """The given features of model `init`; `epoch` is ignored."""
         return self._of_model("features", init)
 
     def logits(self, epoch: int | None = None, init: int = 0) -> np.ndarray:
-        """The given logits of one model; `epoch` is ignored."""
+        """The given logits of model `init`; `epoch` is ignored."""
         return self._of_model("logits", init)
 
     def correct(self, init: int = 0) -> np.ndarray:
-        """The given booleans."""
+        """The given booleans; `init` is ignored."""
         return self._there("correct")
 
     def scores(self) -> np.ndarray:
@@ -394,7 +394,7 @@ class Arrays:
         return self._held_out
 
     def model(self, epoch: int | None = None, init: int = 0) -> torch.nn.Module:
-        """Not available: arrays have no model."""
+        """Not available for any `epoch` or `init`: arrays have no model."""
         raise DatasetError("arrays have no model. Give the method a Proxy.")
 
     def batches(self) -> Iterator[tuple[np.ndarray, torch.Tensor, torch.Tensor]]:
@@ -402,7 +402,7 @@ class Arrays:
         raise DatasetError("arrays have no samples. Give the method a Proxy.")
 
     def seconds_for(self, needs: Requirements) -> float:
-        """Always 0: the cost of the arrays is unknown."""
+        """Always 0, whatever `needs` are: the cost of the arrays is unknown."""
         return 0.0
 
     def _there(self, name: str) -> np.ndarray:

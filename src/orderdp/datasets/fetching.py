@@ -96,7 +96,14 @@ def find(data: DatasetInfo, data_dir: str | os.PathLike[str] | None) -> FileSour
 
 
 def where(name: str, data_dir: str | os.PathLike[str] | None = None) -> Path | None:
-    """Return the folder or archive that holds the data set called `name`, or None. Contents are not checked."""
+    """Return the folder or archive that holds the data set called `name`, or None.
+
+    Contents are not checked.
+
+    Args:
+        name: Name of the data set.
+        data_dir: Folder to look in first.
+    """
     data = dataset_info(name)
     if data.family == "digits":
         return _inside_scikit_learn()
@@ -116,7 +123,11 @@ def _inside_scikit_learn() -> Path | None:
 
 
 def list_rows(data_dir: str | os.PathLike[str] | None = None) -> list[tuple[str, str, str, str, str]]:
-    """Return one row per named data set: name, samples, shape, its path or "not here", how to get it."""
+    """Return one row per named data set: name, samples, shape, its path or "not here", how to get it.
+
+    Args:
+        data_dir: Folder to look in first.
+    """
     return [_row(known, data_dir) for known in DATASETS.values()]
 
 

@@ -60,7 +60,7 @@ class Split:
         return len(self.labels)
 
     def at(self, index: torch.Tensor) -> Split:
-        """Return the samples with these indices, in this order."""
+        """Return the samples `index`, in this order."""
         return Split(self.images.index_select(0, index), self.labels.index_select(0, index))
 
 
@@ -165,6 +165,12 @@ class Augment:
 
         The two edges come from different halves of one hash and the flip from its top bit, so they are independent
         up to a bias of (2 padding + 1) / 2**31. Alternating flips are those of `orderdp.alternate_flip`.
+
+        Args:
+            index: Samples.
+            seed: Seed of the run.
+            epoch: The epoch.
+            visits: For alternating flips, how often each sample was trained on before.
         """
         bits = fair_hash(index, key64(seed, "augment", epoch))
         places = np.uint64(2 * self.padding + 1)
@@ -204,7 +210,7 @@ class Augment:
         return torch.from_numpy(self.crops(padded, rows, index.numpy(), seed=seed, epoch=epoch, visits=before))
 
     def padded(self, images: np.ndarray) -> np.ndarray:
-        """Pad the images by reflection, without repeating their edges."""
+        """Pad `images` by reflection, without repeating their edges."""
         if images.ndim != 4:
             raise ConfigError(f"only images (n, channels, height, width) can be augmented, got shape {images.shape}.")
         if self.padding >= min(images.shape[2:]):
@@ -224,7 +230,16 @@ class Augment:
         epoch: int,
         visits: np.ndarray | None = None,
     ) -> np.ndarray:
-        """Return the crops of the padded images `rows`, which are the samples `index`."""
+        """Return the crops of rows of padded images; the draws are those of `draws`.
+
+        Args:
+            padded: Images from `padded`.
+            rows: Their rows to crop.
+            index: The samples that these rows are.
+            seed: Seed of the run.
+            epoch: The epoch.
+            visits: As in `draws`.
+        """
         height, width = padded.shape[2] - 2 * self.padding, padded.shape[3] - 2 * self.padding
         windows = sliding_window_view(padded, (height, width), (2, 3))  # every possible crop, as a view
         top, left, mirrored = self.draws(index, seed=seed, epoch=epoch, visits=visits)
@@ -253,7 +268,7 @@ class ImageBatches:
     def train_batch(
         self, index: torch.Tensor, epoch: int, seed: int, visits: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Return the samples `index`, on the CPU, augmented as in epoch `epoch` of a run with this seed, as float32.
+        """Return the samples `index`, on the CPU, augmented as in epoch `epoch` of a run with `seed`, as float32.
 
         For alternating flips, `visits` is how often each sample was trained on before, on the CPU.
         """
@@ -280,6 +295,11 @@ def normalize(images: torch.Tensor, mean: Sequence[float], std: Sequence[float])
 
     >>> normalize(torch.tensor([[[[0, 255]]]], dtype=torch.uint8), [0.5], [0.25]).tolist()
     [[[[-2.0, 2.0]]]]
+
+    Args:
+        images: Of shape (n, channels, ...).
+        mean: One number per channel.
+        std: One number per channel.
     """
     return _Normal.of(images, mean, std)(images)
 

@@ -143,7 +143,14 @@ def hold_out(data: ImageData, share: float, seed: int) -> ImageData:
 
 
 def subset(data: ImageData, n_train: int | None, n_test: int | None, seed: int) -> ImageData:
-    """Keep fewer samples, in their old order, in proportion to the class sizes; None keeps the whole split."""
+    """Keep fewer samples, in their old order, in proportion to the class sizes.
+
+    Args:
+        data: The data set.
+        n_train: Training samples to keep; None keeps all.
+        n_test: Test samples to keep; None keeps all.
+        seed: Seed of the draw.
+    """
     return replace(
         data,
         train=_fewer(data.train, n_train, seed, "train"),
@@ -152,7 +159,13 @@ def subset(data: ImageData, n_train: int | None, n_test: int | None, seed: int) 
 
 
 def with_label_noise(data: ImageData, share: float, seed: int) -> ImageData:
-    """Replace an exact fraction of the training labels by other classes, all equally likely."""
+    """Replace an exact fraction of the training labels by other classes, all equally likely.
+
+    Args:
+        data: The data set.
+        share: Fraction of the labels to replace, in [0, 1].
+        seed: Seed of the draw.
+    """
     _check_share("share", share)
     if data.classes < 2:
         raise ConfigError(f"label noise needs at least two classes, got {data.classes}.")

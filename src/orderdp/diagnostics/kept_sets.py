@@ -119,11 +119,11 @@ class KeptSets:
         self._bits[int(epoch)] = np.packbits(mask)
 
     def at(self, epoch: int) -> np.ndarray:
-        """Indices kept in that epoch, sorted."""
+        """Indices kept in `epoch`, sorted."""
         return np.flatnonzero(np.unpackbits(self._held(epoch), count=self.n))
 
     def jaccard(self, first: int, second: int) -> float:
-        """Jaccard similarity of the sets of two epochs."""
+        """Jaccard similarity of the sets of epochs `first` and `second`."""
         one, two = self._held(first), self._held(second)
         either = int(_ONES[one | two].sum())
         return int(_ONES[one & two].sum()) / either if either else 1.0
@@ -139,11 +139,11 @@ class KeptSets:
         )
 
     def forget_after(self, epoch: int) -> None:
-        """Delete the sets of all later epochs: a training that resumes from a checkpoint adds them again."""
+        """Delete the sets of all epochs after `epoch`: a training that resumes from a checkpoint adds them again."""
         self._bits = {number: bits for number, bits in self._bits.items() if number <= epoch}
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write an .npz file atomically: ``n``, ``epochs``, and ``bits``, one row per epoch."""
+        """Write an .npz file to `path` atomically: ``n``, ``epochs``, and ``bits``, one row per epoch."""
         bits = np.array([self._bits[epoch] for epoch in self.epochs], dtype=np.uint8).reshape(
             len(self), (self.n + 7) // 8
         )
@@ -152,7 +152,7 @@ class KeptSets:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> KeptSets:
-        """Load a file written by `save`."""
+        """Load the file at `path`, written by `save`."""
         try:
             with np.load(path, allow_pickle=False) as found:
                 return cls._from_arrays(int(found["n"]), found["epochs"], found["bits"])

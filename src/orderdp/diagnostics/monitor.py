@@ -108,7 +108,7 @@ class GradientNorms:
 
     @torch.no_grad()
     def add(self, norm: torch.Tensor) -> None:
-        """Store the norm of one step."""
+        """Store `norm`, the gradient norm of one step."""
         position = self._count % _CHUNK
         if position == 0:
             self._chunks.append(torch.empty(_CHUNK, dtype=torch.float32, device=norm.device))
@@ -139,7 +139,7 @@ class GradientNorms:
         return {"norms": self._all().clone()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the result of `state_dict`."""
+        """Restore `state`, a result of `state_dict`."""
         self.clear()
         self._restored = state["norms"].float().cpu().clone()
 

@@ -58,7 +58,7 @@ class DCPState:
         return {"packed": file.getvalue()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the pruner; only tensors and plain values are read."""
+        """Restore the pruner from `state`; only tensors and plain values are read."""
         packed = state.get("packed") if isinstance(state, Mapping) else None
         if not isinstance(packed, bytes):
             raise StateError(

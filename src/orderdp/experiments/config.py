@@ -154,7 +154,7 @@ class RunOptions:
             raise ConfigError(f'diagnose must be False, True or "steps", got {self.diagnose!r}.')
 
     def folder(self, run: Settings) -> Path:
-        """Return the folder of a run."""
+        """Return the folder of `run`."""
         return self.out / "runs" / run.run_id
 
 
@@ -303,7 +303,7 @@ class Settings:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Settings:
-        """Build settings from plain values; an unknown name is an error that suggests the nearest name."""
+        """Build settings from plain `values`; an unknown name is an error that suggests the nearest name."""
         values = with_new_names(values)
         known = [entry.name for entry in dataclasses.fields(cls)]
         for name in values:

@@ -143,15 +143,15 @@ class Task(Protocol):
     test_set: Any
 
     def build_model(self, seed: int) -> nn.Module:
-        """Build the model, with weights that depend only on the seed."""
+        """Build the model, with weights that depend only on `seed`."""
         ...
 
     def losses(self, model: nn.Module, batch: Any) -> torch.Tensor | Losses:
-        """Return one loss per sample of a training batch, with gradients."""
+        """Return one loss of `model` per sample of a training `batch`, with gradients."""
         ...
 
     def metric(self, model: nn.Module, batch: Any) -> torch.Tensor:
-        """Return one number per sample of a test batch; their mean is reported, times 100 if the unit is "%"."""
+        """Return one number of `model` per sample of a test `batch`; their mean is shown, times 100 if in "%"."""
         ...
 
 

@@ -186,5 +186,8 @@ def config_of(policy: Policy) -> dict[str, Any]:
 
     >>> config_of(build("rs2", prune_ratio=0.5))
     {'name': 'rs2', 'prune_ratio': 0.5}
+
+    Args:
+        policy: The policy.
     """
     return NAMES.config(policy)

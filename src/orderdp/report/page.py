@@ -193,7 +193,12 @@ def report_command(
 
 
 def markdown_report(directory: str | os.PathLike[str], margin: float | None = None) -> str:
-    """Return verdict and table of all runs of a folder, in GitHub's Markdown."""
+    """Return verdict and table of all runs of a folder, in GitHub's Markdown.
+
+    Args:
+        directory: The folder.
+        margin: Difference that is accepted, in the unit of the metric; by default that of `compare`.
+    """
     return markdown_of(compare(with_further_tests(read_runs(directory)), margin))
 
 

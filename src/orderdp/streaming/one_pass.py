@@ -51,7 +51,7 @@ class TopK(Generic[_Item]):
         return len(self._entries)
 
     def push(self, item: _Item, score: float) -> None:
-        """Add a candidate."""
+        """Add the candidate `item` with this `score`."""
         self.pushed += 1
         if math.isnan(score):
             score = -math.inf

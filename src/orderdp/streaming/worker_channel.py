@@ -312,7 +312,7 @@ class KeyFilterStage:
         self._channel.end(pass_name, np.frombuffer(scanned, dtype=np.uint64))
 
     def key_of(self, sample: Any) -> Any:
-        """Return the key of a sample."""
+        """Return the key of `sample`."""
         if callable(self._key):
             return self._key(sample)
         try:
@@ -357,7 +357,7 @@ class FilteredIterableDataset(IterableDataset[Any]):
         return {"stream": self.stream.state_dict()} if has_place(self.stream) else {}  # type: ignore[attr-defined]
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the stream's state, if it had one."""
+        """Restore the stream's state from `state`, if it had one."""
         if "stream" in state and has_place(self.stream):
             self.stream.load_state_dict(state["stream"])  # type: ignore[attr-defined]
             self._placed = True

@@ -253,6 +253,7 @@ class Top(RankRule):
     def cliff(self, n: int, s: int) -> tuple[int, np.ndarray]:
         """Return all of gamma in short form: how many ranks have s/n, and the values after them, until they are 0.
 
+        For `n` samples and pools of `s`.
         The steps gamma_j - gamma_{j+1} = C(j-1, q-1) C(n-j-1, s-q-1) / C(n, s) have one peak, and sum to s/n.
         """
         q = self.q
