@@ -164,7 +164,7 @@ def regimes(studies: Sequence[Sequence[Run]]) -> str:
             own, orderdp = _plain(there, "unlearned"), _plain(there, "orderdp")
             lines.append(
                 [
-                    f"{setting['data']}, {setting['epochs']} ({note(own)})",
+                    f"{setting['data']}, {setting['model']}, {setting['epochs']} ({note(own)})",
                     f"{100 * learned:.0f} %",
                     f"{100 * ratio:g} %",
                     *map(_with_reach, (own.against_full, own.against_reduced, own.against_random)),

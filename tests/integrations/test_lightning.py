@@ -485,9 +485,7 @@ def test_without_lightning_the_error_says_how_to_get_it(monkeypatch: pytest.Monk
     for name in [name for name in sys.modules if name == "lightning" or name.startswith("lightning.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "lightning", None)
-    with pytest.raises(
-        ConfigError, match=r"needs lightning.*, which is not installed: pip install '\.\[lightning\]'"
-    ):
+    with pytest.raises(ConfigError, match=r"needs lightning.*, which is not installed: pip install '\.\[lightning\]'"):
         __import__("orderdp.integrations.lightning")
 
 

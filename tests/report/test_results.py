@@ -224,7 +224,7 @@ def test_the_table_of_regimes_sets_the_recommended_rule_and_orderdp_against_the_
     monkeypatch.setattr(results, "read_runs", lambda folder: runs)
     line = results.filled("<!-- regimes: mine -->\n<!-- end -->\n").splitlines()[4]
     cells = [cell.split(" (±")[0].strip() for cell in line.strip("|").split("|")]
-    assert cells == ["digits, 10 (2 seeds)", "30 %", "40 %", "-0.50", "+0.50", "+1.00", "-1.00"]
+    assert cells == ["digits, mlp, 10 (2 seeds)", "30 %", "40 %", "-0.50", "+0.50", "+1.00", "-1.00"]
 
 
 def test_the_picture_of_the_readme_has_a_line_for_each_method_in_both_themes(
