@@ -164,9 +164,11 @@ def draw_picture() -> None:
         axis = {"labelColor": ink, "titleColor": ink, "gridColor": line, "domainColor": line, "tickColor": line}
         sizes = {"labelFontSize": 13, "titleFontSize": 13, "titleFontWeight": "normal", "tickCount": 8}
         themed = drawn.configure_axis(**axis, **sizes).configure_view(stroke=None)
-        save(
-            themed.configure(**{**themed.config.to_dict(), "background": "transparent"}), PICTURES / f"demo-{theme}.svg"
+        clear = themed.configure(
+            **{**themed.config.to_dict(), "background": "transparent", "font": "Arial, sans-serif"}
         )
+        # Browsers may have wider letters than those that are measured here.
+        save(clear.properties(padding={"left": 24, "top": 5, "right": 5, "bottom": 5}), PICTURES / f"demo-{theme}.svg")
 
 
 def _runs(study: str) -> list[Run]:
