@@ -478,7 +478,7 @@ def epoch_sizes(policy: Policy, n: int, epochs: int | None) -> list[int] | None:
 
 
 def count_kept(n: int, prune_ratio: float) -> int:
-    """Return how many of `n` samples this ratio keeps: the nearest whole number, or an error if that is 0."""
+    """Return how many of `n` samples `prune_ratio` keeps: the nearest whole number, or an error if that is 0."""
     kept = round((1 - prune_ratio) * n)
     if kept < 1:
         raise ConfigError(f"prune_ratio={prune_ratio} keeps {kept} of {n} samples; at least one must be kept.")
@@ -496,12 +496,12 @@ def tie_key(context: Context) -> int:
 
 
 def shuffled(indices: np.ndarray, context: Context) -> np.ndarray:
-    """Return the indices in a random order. Reuses their memory."""
+    """Return `indices` in the random order of the epoch of `context`. Reuses their memory."""
     return draw.visiting_order(indices, context.n, context.rng("epoch", context.epoch, "order"))
 
 
 def top(scores: np.ndarray, count: int, context: Context) -> np.ndarray:
-    """Return the indices of the `count` largest scores, ascending; ties are broken fairly."""
+    """Return the indices of the `count` largest `scores`, ascending; `context` breaks ties fairly."""
     return draw.top_of_pool(scores.astype(np.float32), count, tie_key(context)) if count else np.empty(0, np.int64)
 
 
