@@ -146,7 +146,7 @@ def regimes(studies: Sequence[Sequence[Run]]) -> str:
         studies: The runs of each, all of them on one data set.
     """
     heads = [
-        "Data, epochs",
+        "Data, network, epochs",
         "Learned at the end",
         "Left out",
         "`Unlearned` to full data",
