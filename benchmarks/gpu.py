@@ -66,7 +66,7 @@ TINY = Sizes(
     images=64,
     batch=16,
     rounds=2,
-    width=2,
+    width=8,
     seeds=1,
     run=Settings(data="digits?train=200&test=100", model="mlp", width=4, epochs=2, batch_size=32, policy="full"),
 )
@@ -112,12 +112,14 @@ def steps(device: torch.device, sizes: Sizes) -> Iterator[dict[str, Any]]:
 
 def _step(device: torch.device, sizes: Sizes) -> Callable[..., None]:
     model = build_model("resnet18", shape=(3, 32, 32), classes=10, seed=0, width=sizes.width)
-    model = model.to(device, memory_format=torch.channels_last)
+    on_gpu = device.type == "cuda"
+    layout = torch.channels_last if on_gpu else torch.contiguous_format
+    model = model.to(device, memory_format=layout)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 
     def step(x: torch.Tensor, y: torch.Tensor, reduce: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-            output = model(x.contiguous(memory_format=torch.channels_last))
+        with torch.autocast(device.type, torch.bfloat16, enabled=on_gpu):
+            output = model(x.contiguous(memory_format=layout))
         loss = reduce(F.cross_entropy(output.float(), y, reduction="none"))
         optimizer.zero_grad()
         loss.backward()
