@@ -123,7 +123,7 @@ class Advice:
         if self.learned < FEW or whole_percent(self.saving) < 1:
             return ()
         given = {"learned": _written(self.rule)} if self.rule != Probability() else {}
-        refreshed = {"refresh": repr(self.refresh)} if self.refresh else {}
+        refreshed = {"refresh": repr(self.refresh)}
         left_out = _left_out(self.saving)
         skipping = _call("Unlearned", f"{left_out / 100:g}", {**given, **refreshed})
         if not self.refresh:

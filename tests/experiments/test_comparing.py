@@ -403,6 +403,7 @@ def test_a_task_of_ones_own_is_trained_and_compared(tmp_path: Path, capsys: pyte
     assert {run.config["policy"] for run in read_runs(tmp_path)} == {
         "full",
         "reduced",
+        "unlearned",
         "random",
         "infobatch",
         "orderdp",

@@ -138,7 +138,7 @@ def test_ffcv_with_other_samples_or_one_selection_per_step_is_refused() -> None:
 def test_what_is_not_installed_is_named() -> None:
     with pytest.raises(ConfigError, match="needs FFCV"):
         ffcv_order(make())
-    with pytest.raises(ConfigError, match=r"orderdp\[grain\]"):
+    with pytest.raises(ConfigError, match=r"\.\[grain\]"):
         GrainSampler(make(), 8)[0]
 
 

@@ -393,7 +393,7 @@ def _factors(degrees: float) -> tuple[float, ...]:
 
 
 def _rounded_down(degrees: float) -> float:
-    """Round degrees of freedom down, so that few values are computed; intervals grow by at most 3 %."""
+    """Round degrees of freedom down, so that few values are computed; intervals grow by at most 4 %."""
     for limit, step in ((3, 0.05), (10, 0.25), (40, 1.0), (100, 5.0)):
         if degrees < limit:
             return max(math.floor(degrees / step + 1e-9) * step, min(degrees, 0.25))
