@@ -61,7 +61,8 @@ def test_the_fingerprint_is_in_the_file(tmp_path: Path) -> None:
     given = pruner.export(tmp_path / "a.npz", keep=5)
     assert str(np.load(tmp_path / "a.npz")["fingerprint"]) == given
     assert pruner.export(tmp_path / "a.parquet", keep=5) == given
-    parquet = pytest.importorskip("pyarrow.parquet")
+    from pyarrow import parquet
+
     assert parquet.read_table(tmp_path / "a.parquet").schema.metadata[b"orderdp.fingerprint"].decode() == given
 
 
