@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
+from orderdp.experiments.intervals import critical_value
 from orderdp.experiments.records import Run
-from orderdp.experiments.statistics import Difference, Row, between, compare
+from orderdp.experiments.statistics import Difference, Row, between, compare, spread_of
 from orderdp.report.tables import counted_out, diverged, note
 from orderdp_paper.suite import Table
 
-__all__ = ["comparison", "further_tests", "glance", "regimes", "suite_lines"]
+__all__ = ["comparison", "further_tests", "glance", "leads", "regimes", "suite_lines"]
 
 _CONTROLS = ("full", "reduced", "random")
 _DEFAULTS = {"unlearned": {"refresh": 0.1}}
+_TITLES = {"orderdp": "OrderDP", "unlearned": "`Unlearned`"}
+_NAMES = {"full": "full data", "reduced": "fewer epochs", "random": "random"}
+_COMMON = (
+    0.4  # of the variance of a lead, the part that all leads of one rule have in common; a half if spreads are equal
+)
 _SAME_SAVINGS = 0.01  # who leaves out less is no rival at this ratio
 
 
@@ -86,8 +94,7 @@ def further_tests(tests: Sequence[Sequence[Row]], policy: str = "orderdp") -> st
         tests: The rows of each test set.
         policy: The policy.
     """
-    title = {"orderdp": "OrderDP", "unlearned": "`Unlearned`"}[policy]
-    lines = [["Test, left out", title, "To full data", "To fewer epochs", "To random"]]
+    lines = [["Test, left out", _TITLES[policy], "To full data", "To fewer epochs", "To random"]]
     for rows in tests:
         full = _plain(rows, "full")
         name = str(dict(full.task)["data"]).rpartition("corrupt=")[2]
@@ -172,6 +179,75 @@ def regimes(studies: Sequence[Sequence[Run]]) -> str:
                 ]
             )
     return "\n".join(table(lines))
+
+
+@dataclass
+class _Rival:
+    """What the recommended rule is compared with: leads by cell, a cell being a study at a prune ratio."""
+
+    leads: dict[str, Difference] = field(default_factory=dict)
+    diverged: int = 0
+    saved_less: int = 0
+
+    def line(self, name: str, rivals: int) -> list[str]:
+        """The line of the table; the interval of the mean holds for all rivals at once."""
+        notes = [f"diverged in {self.diverged}"] if self.diverged else []
+        notes += [f"saved less in {self.saved_less}"] if self.saved_less else []
+        line = ["; ".join([str(len(self.leads)), ", ".join(notes)] if notes else [str(len(self.leads))])]
+        if not self.leads:
+            return [name, *line, "", "", ""]
+        ordered = sorted(self.leads.items(), key=lambda entry: entry[1].mean)
+        ends = ordered[:: len(ordered) - 1] if len(ordered) > 1 else []
+        shown = [f"{lead.mean:+.2f} ({cell})" for cell, lead in ends] or ["", ""]
+        return [name, *line, self._mean(rivals), *shown]
+
+    def _mean(self, rivals: int) -> str:
+        found = list(self.leads.values())
+        mean = f"{statistics.fmean(lead.mean for lead in found):+.2f}"
+        if any(lead.deviation is None for lead in found):
+            return mean
+        errors = [(lead.deviation or 0.0) ** 2 / lead.pairs for lead in found]
+        # By Welch and Satterthwaite; the runs of a rival and of the rule are others at each ratio.
+        degrees = sum(errors) ** 2 / sum(
+            error**2 / lead.degrees(lead.pairs) for error, lead in zip(errors, found, strict=True)
+        )
+        bound = critical_value((_COMMON,) * rivals, degrees)
+        reach = bound * math.sqrt(sum(errors)) / len(found)
+        centre = statistics.fmean(lead.mean for lead in found)
+        return f"{mean} ({centre - reach:.2f}, {centre + reach:.2f})"
+
+
+def leads(studies: Sequence[Sequence[Run]], policy: str = "unlearned") -> str:
+    """A line for each rival: the mean over studies and ratios of the lead of the recommended rule, and its range.
+
+    A rival that diverged in a cell, or left out less there, is not compared in it, and the line says so.
+
+    Args:
+        studies: The runs of each, all of them on one data set.
+        policy: The rule whose leads are shown.
+    """
+    rivals: dict[str, _Rival] = {}
+    for runs in studies:
+        rows = compare(runs)
+        spread = spread_of(rows)
+        full = _plain(rows, "full")
+        for ratio in _ratios(rows):
+            cell = f"{dict(full.task)['data']}, {100 * ratio:g} %"
+            own = _plain([row for row in rows if row.prune_ratio == ratio], policy)
+            others = [row for row in rows if row.prune_ratio == ratio and row.policy != policy and row.runs]
+            for row in [full, *others]:
+                rival = rivals.setdefault(_NAMES.get(row.policy, row.policy), _Rival())
+                if row.diverged.startswith("it is less than half"):
+                    rival.diverged += 1
+                elif row is not full and (row.saved or 0.0) < ratio - _SAME_SAVINGS:
+                    rival.saved_less += 1
+                else:
+                    (found,) = between(rows, [(own, row)], spread)
+                    if found is not None:
+                        rival.leads[cell] = found
+    heads = [f"{_TITLES[policy]} to", "Cells", "Mean", "Smallest", "Largest"]
+    order = sorted(rivals, key=lambda name: (name not in _NAMES.values(), list(rivals).index(name)))
+    return "\n".join(table([heads, *(rivals[name].line(name, len(rivals)) for name in order)]))
 
 
 def suite_lines(tables: Iterable[Table]) -> list[str]:

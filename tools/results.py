@@ -27,7 +27,7 @@ and the suite's figure is written to docs/results/figures. All studies at a glan
     <!-- end -->
 
 where studies that are joined by a plus are read as one. "regimes: STUDY ..." in their place is the table of what the
-recommended rule loses, which the README has too.
+recommended rule loses, which the README has too, and "leads: STUDY ..." its mean lead over each of the others.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from orderdp.report.charts import charts, save
 from orderdp_paper import SUITES
 from orderdp_paper.charts import draw
 from orderdp_paper.suite import PartResults, prepare, read_part
-from tools.result_tables import comparison, further_tests, glance, regimes, suite_lines
+from tools.result_tables import comparison, further_tests, glance, leads, regimes, suite_lines
 
 __all__ = [
     "FIGURES",
@@ -80,6 +80,7 @@ _TESTS = re.compile(r"(<!-- tests: (\S+) on (\S+)(?: of (\S+))? -->\n)(.*?)(<!--
 _SUITE = re.compile(r"(<!-- suite: (\S+) in (\S+)(?: seeds=(\S+))? -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 _GLANCE = re.compile(r"(<!-- glance: ([^\n]+?) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 _REGIMES = re.compile(r"(<!-- regimes: ([^\n]+?) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+_LEADS = re.compile(r"(<!-- leads: ([^\n]+?) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 _COMMAND = re.compile(r"^\$ (orderdp (?:[^\n]*\\\n)*[^\n]*)$", re.MULTILINE)
 
 
@@ -143,7 +144,18 @@ def filled(page: str) -> str:
         head, studies, _, end = match.groups()
         return f"{head}\n{regimes([_runs(study) for study in studies.split()])}\n\n{end}"
 
-    fills = ((_TABLE, table), (_TESTS, tests), (_SUITE, tables), (_GLANCE, at_a_glance), (_REGIMES, by_regime))
+    def over_others(match: re.Match[str]) -> str:
+        head, studies, _, end = match.groups()
+        return f"{head}\n{leads([_runs(study) for study in studies.split()])}\n\n{end}"
+
+    fills = (
+        (_TABLE, table),
+        (_TESTS, tests),
+        (_SUITE, tables),
+        (_GLANCE, at_a_glance),
+        (_REGIMES, by_regime),
+        (_LEADS, over_others),
+    )
     for pattern, fill in fills:
         page = pattern.sub(fill, page)
     return page

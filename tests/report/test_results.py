@@ -13,7 +13,7 @@ from orderdp.cli._common import run_options, settings_of
 from orderdp.cli.reproduce import REPRODUCE
 from orderdp.cli.runs import COMPARE
 from orderdp.experiments.config import grid, parse_method, split_outside_brackets
-from orderdp.experiments.records import read_runs
+from orderdp.experiments.records import Run, read_runs
 from orderdp.experiments.statistics import compare as compare_runs
 from orderdp_paper import SUITES, Part
 from orderdp_paper.suite import PartResults, measure, prepare
@@ -225,6 +225,50 @@ def test_the_table_of_regimes_sets_the_recommended_rule_and_orderdp_against_the_
     line = results.filled("<!-- regimes: mine -->\n<!-- end -->\n").splitlines()[4]
     cells = [cell.split(" (±")[0].strip() for cell in line.strip("|").split("|")]
     assert cells == ["digits, mlp, 10 (2 seeds)", "30 %", "40 %", "-0.50", "+0.50", "+1.00", "-1.00"]
+
+
+def test_the_lead_over_a_rival_is_the_mean_over_data_sets_and_ratios(monkeypatch: pytest.MonkeyPatch) -> None:
+    def study(data: str, leads: dict[float, float], noise: float) -> list[Run]:
+        runs = [written.full(90.0 + sign * noise, seed, data=data) for seed, sign in enumerate((1, -1, 1, -1))]
+        for ratio, lead in leads.items():
+            at = {"data": data, "prune_ratio": ratio, "saved": ratio}
+            for seed, sign in enumerate((1, 1, -1, -1)):
+                own = {"policy": "unlearned", "label": f"unlearned {ratio}", **at}
+                runs.append(written.run(80.0 + lead + sign * noise, seed, **own))
+            for seed, sign in enumerate((1, -1, -1, 1)):
+                runs.append(written.reduced(80.0 + sign * noise, seed, label=f"fewer epochs {ratio}", **at))
+                lost = {"policy": "infobatch", "label": f"infobatch {ratio}", **at}
+                if ratio == 0.3:  # it diverges there
+                    runs.append(written.run(10.0, seed, **lost))
+                else:
+                    lost["saved"] = ratio if data == "first" else ratio - 0.1  # left less out in the second study
+                    runs.append(written.run(79.0 + sign * noise, seed, **lost))
+        return runs
+
+    studies = {"first": study("first", {0.3: 1.0, 0.5: 2.0}, 0.1), "second": study("second", {0.5: -0.3}, 0.4)}
+    monkeypatch.setattr(results, "read_runs", lambda folder: studies[folder.stem])
+    lines = results.filled("<!-- leads: first second -->\n<!-- end -->\n").splitlines()
+    assert [cell.strip() for cell in lines[2].strip("|").split("|")] == [
+        "`Unlearned` to",
+        "Cells",
+        "Mean",
+        "Smallest",
+        "Largest",
+    ]
+    cells = {line.split("|")[1].strip(): [cell.strip() for cell in line.split("|")[2:-1]] for line in lines[4:-2]}
+    assert list(cells) == ["full data", "fewer epochs", "infobatch"]
+    count, mean, least, most = cells["fewer epochs"]
+    assert (count, least, most) == ("3", "-0.30 (second, 50 %)", "+2.00 (first, 50 %)")
+    assert mean.startswith("+0.90 (")
+    # Runs differ by 2 / sqrt(3) times the noise; a difference of means of four runs by sqrt(2 / 4) times that. The mean
+    # of the three is within twice to four times its error: Student's t, for three comparisons at once.
+    error = (2 / 3**0.5) * (2 / 4) ** 0.5 * (0.1**2 + 0.1**2 + 0.4**2) ** 0.5 / 3
+    low, high = map(float, re.findall(r"-?\d+\.\d\d", mean)[1:])
+    assert (low + high) / 2 == pytest.approx(0.9, abs=0.011)
+    assert 2 * error < (high - low) / 2 < 4 * error
+    count, mean, least, most = cells["infobatch"]
+    assert (count, least, most) == ("1; diverged in 1, saved less in 1", "", "")
+    assert mean.startswith("+3.00 (")
 
 
 def test_the_picture_of_the_readme_has_a_line_for_each_method_in_both_themes(
