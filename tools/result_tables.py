@@ -19,9 +19,8 @@ _CONTROLS = ("full", "reduced", "random")
 _DEFAULTS = {"unlearned": {"refresh": 0.1}}
 _TITLES = {"orderdp": "OrderDP", "unlearned": "`Unlearned`"}
 _NAMES = {"full": "full data", "reduced": "fewer epochs", "random": "random"}
-_COMMON = (
-    0.4  # of the variance of a lead, the part that all leads of one rule have in common; a half if spreads are equal
-)
+# The part of a lead's variance that comes from the rule itself, not from the rival; a half if spreads are equal.
+_COMMON = 0.4
 _SAME_SAVINGS = 0.01  # who leaves out less is no rival at this ratio
 
 
