@@ -305,7 +305,7 @@ def test_steps_of_a_sampler_without_a_length_are_refused_with_bounds() -> None:
 def test_steps_that_were_counted_for_another_number_of_samples_are_not_silent() -> None:
     pruner = Pruner(OrderDP(0.4), 1000)
     assert pruner.steps(5, 10) == 300
-    with pytest.warns(RealRatioWarning, match=r"steps\(\) counted on 1000 .* handed out 500 .* samples=500"):
+    with pytest.warns(RealRatioWarning, match=r"steps\(\) counted on 1000 .* yielded 500 .* samples=500"):
         list(pruner.filter(range(500)))
 
 
@@ -446,7 +446,7 @@ def test_a_loaded_epoch_goes_on_or_says_why_it_cannot(before: str, after: str) -
         rest = [index for batch in KINDS[after](second) for index in batch]
         assert sorted(trained + rest) == sorted(selected(seed=1))
         return
-    with pytest.raises(StateError, match=r"begun with .* cannot continue with .* same kind of sampler"):
+    with pytest.raises(StateError, match=r"started with .* cannot continue with .* same kind of sampler"):
         list(KINDS[after](second))
     second.end_epoch()
     assert sum(len(batch) for batch in KINDS[after](second)) == 18

@@ -68,7 +68,7 @@ POOL_EXPONENT = 0.25
 def pool_sizes(
     n: int, prune_ratio: float | None, exploration: float | None, exploitation: float | None
 ) -> tuple[int, int]:
-    """Return the pool size s and the number kept q, of `n`: by ratio, by both dials, or by ratio and one dial."""
+    """Return the pool size s and the number kept q, of `n`. Give the ratio, or two of the three fractions."""
     if prune_ratio is None:
         assert exploration is not None
         assert exploitation is not None

@@ -214,9 +214,9 @@ class TrainingProgress:
         start: Position from which the last iterator was served.
         received: Samples whose losses came back on this rank since then.
         overran: Whether an iterator has asked for more of the epoch than there is since then.
-        handed_out: Samples that a sampler of the user hands out for the open epoch, with repeats; None for all samples
+        handed_out: Samples that a sampler of the user yields in the open epoch, with repeats; None for all samples
             once.
-        extra: Samples that such samplers handed out in earlier epochs beyond one of each sample; negative for fewer.
+        extra: Samples that such samplers yielded in earlier epochs beyond one of each sample; negative for fewer.
         updates: Steps whose losses came back on this rank in the whole training.
     """
 
@@ -427,7 +427,7 @@ class EpochManager:
         self._states_ratio = type(policy).nominal_ratio is not Policy.nominal_ratio
         self._last_weights: np.ndarray | None = None
         self._warned: set[type[Warning]] = set()
-        self._is_among = False  # whether the selection was made among what a sampler of the user handed out
+        self._is_among = False  # whether the selection was made among what a sampler of the user yielded
         self._rewound = False  # whether the loader itself skips the trained part of the open epoch
         self._rewinding = False  # the same, until an iterator is opened
         self._options = options or DistributedOptions()
@@ -485,7 +485,7 @@ class EpochManager:
         return size_bounds(self._policy, self.n, self.context(epoch))
 
     def bounds_among(self, count: int, epoch: int) -> tuple[int, int]:
-        """Return the fewest and the most samples that epoch can have of `count` that a sampler hands out."""
+        """Return the fewest and the most samples that epoch can have of `count` that a sampler yields."""
         if count == self.n:
             return self.size_bounds(epoch)
         return self._policy.bounds_among(count, self.context(epoch))
@@ -579,7 +579,7 @@ class EpochManager:
 
     @property
     def extra_samples(self) -> float:
-        """Samples that samplers of the user handed out by now beyond one of each sample; negative for fewer."""
+        """Samples that samplers of the user have yielded by now beyond one of each sample; negative for fewer."""
         progress = self.progress
         if progress.handed_out is None:
             return progress.extra
@@ -649,7 +649,7 @@ class EpochManager:
         if order is None or not progress.trained or self.state is TRAINING or self._rewound:
             return progress.epoch + self._is_passed
         shard = self._shard_of(self._group())
-        if isinstance(order, PerBatchOrder):  # continues with the steps it was begun with, or not at all
+        if isinstance(order, PerBatchOrder):  # continues with the steps it was started with, or not at all
             left = len(order) - progress.trained
             return progress.epoch + ((left if shard is None else shard.size(left)) == 0)
         cut = progress.cut if progress.start else None  # how the checkpoint's batches were cut says nothing
@@ -773,7 +773,7 @@ class EpochManager:
         if self.counted_on not in (None, count):
             self._warn_once(
                 RealRatioWarning,
-                f"steps() counted on {self.counted_on} samples per epoch before pruning, but the sampler handed out "
+                f"steps() counted on {self.counted_on} samples per epoch before pruning, but the sampler yielded "
                 f"{count} in epoch {self.progress.epoch}. Call steps(..., samples={count}).",
             )
         if count == self.n and np.bincount(handed_out, minlength=self.n).max() == 1:
@@ -787,7 +787,7 @@ class EpochManager:
         return EpochOrder.filtered(request, handed_out, cuts, kept)
 
     def _select_among(self, handed_out: np.ndarray) -> np.ndarray:
-        """Select among what a sampler handed out, repeats included; return which positions are kept."""
+        """Select among what a sampler yielded, repeats included; return which positions are kept."""
         if self._sharding is not None:
             self.select()  # raises
         count, context = len(handed_out), self.context(self.progress.epoch)
@@ -902,8 +902,8 @@ class EpochManager:
             self._warn_once(
                 RestartedEpochWarning,
                 f"the loader was iterated again in the middle of epoch {number}, which ended it and began epoch "
-                f"{self.progress.epoch}; the loop around it goes on with the rest of epoch {number}. For another pass "
-                "over the data, such as the accuracy on training data, use a plain DataLoader over the data set.",
+                f"{self.progress.epoch}; the loop around it continues with the rest of epoch {number}. For another "
+                "pass over the data, such as the accuracy on training data, use a plain DataLoader over the data set.",
             )
 
     def end_epoch(self) -> None:
@@ -959,7 +959,7 @@ class EpochManager:
         if shard is not None:
             served, repeats = served[shard.rank :: shard.world], int(shard.pad)
         elif self._world > 1:
-            repeats = progress.step  # a framework that deals out the samples may repeat some, to fill batches
+            repeats = progress.step  # a framework that shards the samples may repeat some, to fill batches
         counts = self._table.count_seen(served, progress.epoch)
         self._returned = _Returned(progress.epoch, len(served), progress.received, repeats, progress.start, counts)
 
@@ -1114,7 +1114,7 @@ class EpochManager:
                 self._warn_once(
                     RealRatioWarning,
                     f"{describe(self._policy)} keeps {len(self.selection)} of the {offered} samples that the sampler "
-                    f"handed out in epoch {context.epoch}: it leaves out {real:.1%}, not the nominal {nominal:.1%}, "
+                    f"yielded in epoch {context.epoch}: it leaves out {real:.1%}, not the nominal {nominal:.1%}, "
                     "because it refers to samples by index. Pruner.report() shows the actual savings.",
                 )
                 return
@@ -1183,7 +1183,7 @@ class EpochManager:
         return samples if shard is None else shard.size(samples)
 
     def worker_seed(self) -> int:
-        """Return a seed for a loader's workers. It differs between ranks, or all ranks would augment alike."""
+        """Return a seed for a loader's workers. It differs between ranks, and so do their augmentations."""
         others = ("rank", self._rank) if self._rank else ()
         return key64(self.seed, "workers", self.progress.epoch, *others) >> 1
 
@@ -1246,7 +1246,7 @@ class EpochManager:
         synchronizer.agree(self.progress.epoch, drawn, failure)
 
     def _digest(self) -> int:
-        """Return a digest of what all ranks must know alike about the open epoch."""
+        """Return a digest of what must be equal on all ranks in the open epoch."""
         if self._sharding is not None:
             return self._sharding.digest
         from orderdp.distributed.sync import digest

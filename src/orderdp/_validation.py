@@ -97,7 +97,7 @@ def stored_flag(state: Mapping[str, Any], name: str, *, default: bool | None = N
 
 
 def check_dials(prune_ratio: Any, exploration: Any, exploitation: Any) -> None:
-    """Raise unless these are a prune ratio, both dials, or a ratio with dials that agree with it."""
+    """Raise unless a prune ratio, or both of the others, are given, and those given agree."""
     if prune_ratio is not None:
         check_ratio("prune_ratio", prune_ratio)
     _check_dial("exploration", exploration, "the size of the pool as a fraction of the data set, s/n")

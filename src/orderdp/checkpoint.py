@@ -131,7 +131,7 @@ def check_origin(state: Any, policy: Policy, n: int, fingerprint: str | None = N
             raise StateError(
                 f"the checkpoint was written for the data set {part['fingerprint']!r}, this pruner has "
                 f"{fingerprint!r}: its scores belong to other samples. Load the checkpoint of this data set, or start "
-                "anew."
+                "from scratch."
             )
 
 

@@ -151,7 +151,7 @@ class RealRatioWarning(OrderDPWarning):
 
 
 class RestartedEpochWarning(OrderDPWarning):
-    """The loader was iterated again in the middle of an epoch, and the loop around it goes on."""
+    """The loader was iterated again in the middle of an epoch, and the loop around it continues."""
 
 
 class UnreachableRatioWarning(OrderDPWarning):

@@ -36,7 +36,7 @@ _FORMATS = (".npz", ".csv", ".parquet")
 
 
 def fingerprint(kept: np.ndarray, n: int) -> str:
-    """Return a short text that tells selections of a data set apart, whatever their order.
+    """Return a short text that identifies a selection of a data set, whatever its order.
 
     >>> fingerprint(np.array([3, 1]), 5) == fingerprint(np.array([1, 3]), 5) != fingerprint(np.array([1, 2]), 5)
     True

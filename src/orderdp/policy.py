@@ -262,7 +262,7 @@ class Policy(ABC):
         return False
 
     def select_among(self, table: Table, handed_out: np.ndarray, context: Context) -> Selection:
-        """Select among what a sampler hands out in an epoch. Default: as if each position were a sample.
+        """Select among what a sampler yields in an epoch. Default: as if each position were a sample.
 
         Args:
             table: What is stored per sample.
@@ -285,7 +285,7 @@ class Policy(ABC):
         """Return the fewest and the most samples that `select_among` keeps of `count`.
 
         Args:
-            count: How many indices a sampler hands out.
+            count: How many indices a sampler yields.
             context: The epoch's context.
         """
         return (1, count) if self.by_index else size_bounds(self, count, replace(context, n=count))

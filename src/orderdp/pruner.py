@@ -361,7 +361,7 @@ class Pruner:
         """Yield the numbers of the remaining epochs until training is `done`.
 
         The same loop works for a new training, a resumed one, and a `Budget`, whose number of epochs is not known in
-        advance. Leaving an epoch early ends it. A loop that is begun again after an interruption (Ctrl-C in a notebook)
+        advance. Leaving an epoch early ends it. A loop that starts again after an interruption (Ctrl-C in a notebook)
         starts with the rest of the interrupted epoch, as after a checkpoint. ::
 
             for epoch in pruner.remaining_epochs():
@@ -763,7 +763,7 @@ class Pruner:
     def filter(self, sampler: Iterable[Any], *, repack: bool = False) -> FilteredSampler:
         """Return the selected part of another sampler or batch sampler, in its order.
 
-        The selection is made among what the sampler hands out in the epoch, repeats included: a weighted sampler or one
+        The selection is made among what the sampler yields in the epoch, repeats included: a weighted sampler or one
         of a subset is pruned by the same ratio.
 
         Args:
@@ -913,7 +913,7 @@ class Pruner:
             world_size: Number of ranks that share the work.
             accumulate: Batches per step. The remaining batches of an epoch make a step of their own.
             split: What is distributed to the ranks: "samples", and each rank batches its own, or "batches".
-            samples: How many samples a filtered sampler hands out per epoch, repeats included, before pruning. Default:
+            samples: How many samples a filtered sampler yields per epoch, repeats included, before pruning. Default:
                 as many as the last one given to `filter` says, or all samples.
         """
         if not is_count(epochs, least=0):
@@ -944,7 +944,7 @@ class Pruner:
         if fewest != most and count is None:
             raise UnknownSizeError(
                 "how many samples an epoch keeps of the sampler that was given to filter() is not known in advance, so "
-                f"the number of steps is between {fewest} and {most}. If the sampler always hands out the same number "
+                f"the number of steps is between {fewest} and {most}. If the sampler always yields the same number "
                 "of indices, call steps(..., samples=...) with it; or let the schedule follow Pruner.progress.",
                 fewest,
                 most,
@@ -1018,7 +1018,7 @@ class Pruner:
         return self._bounds(int(epoch), self._handed_out)
 
     def _bounds(self, epoch: int, count: int | None) -> tuple[int, int]:
-        """Return the fewest and the most samples of an epoch in which a sampler hands out `count`; None if unknown."""
+        """Return the fewest and the most samples of an epoch in which a sampler yields `count`; None if unknown."""
         if count is None:
             return 1, self._manager.bounds_among(ENDLESS * self.n, epoch)[1]
         return self._manager.bounds_among(count, epoch)
@@ -1115,7 +1115,7 @@ class Pruner:
     def reset(self, seed: int | None = None) -> None:
         """Forget all scores, counts and progress, as if the pruner were new: for another fold, or to start over.
 
-        Loaders and samplers made before go on to work. Not with ``table="sharded"``; in a process group, all ranks call
+        Existing loaders and samplers keep working. Not with ``table="sharded"``; in a process group, all ranks call
         it.
 
         Args:
@@ -1133,7 +1133,7 @@ class Pruner:
     def resume(self) -> None:
         """Serve the rest of an epoch that was interrupted, as after loading a checkpoint of this moment.
 
-        For loops that are begun again in the same process, such as a cell of a notebook after Ctrl-C;
+        For loops that start again in the same process, such as a cell of a notebook after Ctrl-C;
         `remaining_epochs` calls it. Does nothing if no epoch was interrupted. In a process group, all ranks call it.
         """
         self._manager.resume()

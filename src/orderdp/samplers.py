@@ -230,8 +230,8 @@ class EpochOrder:
 
         Args:
             request: Says whether the sampler's batches stay as they are.
-            order: The indices that the sampler handed out.
-            cuts: Where its batches end; None if it hands out single indices.
+            order: The indices that the sampler yielded.
+            cuts: Where its batches end; None if it yields single indices.
             kept: Which positions of `order` are kept.
         """
         if cuts is not None:
@@ -332,8 +332,8 @@ class PerBatchOrder:
         """Return the position at which batches from `start` on end."""
         if batch_size != self._batch_size:
             raise StateError(
-                f'an epoch begun with every="batch" and batches of {self._batch_size} cannot continue with batches of '
-                f"{batch_size}. Resume with batch_size={self._batch_size}."
+                f'an epoch started with every="batch" and batches of {self._batch_size} cannot continue with batches '
+                f"of {batch_size}. Resume with batch_size={self._batch_size}."
             )
         return self._total
 
@@ -390,15 +390,15 @@ def restore_order(state: Mapping[str, Any] | None, policy: Policy, table: ScoreT
 
 
 def check_continuable(order: Order, request: EpochRequest) -> None:
-    """Raise if an epoch from a checkpoint was begun with batches that this request cannot continue."""
+    """Raise if an epoch from a checkpoint was started with batches that this request cannot continue."""
     has_batches = getattr(order, "cuts", None) is not None
     if request.keeps_batches is None or request.keeps_batches == has_batches:
         return
     begun = "pruner.filter(batch_sampler), which keeps its batches" if has_batches else "batches cut by their size"
     raise StateError(
-        f"the checkpoint's epoch was begun with {begun}, and cannot continue with "
+        f"the checkpoint's epoch was started with {begun}, and cannot continue with "
         f"{'others' if has_batches else 'those of pruner.filter(batch_sampler)'}. Resume it with the same kind of "
-        "sampler, or call pruner.end_epoch() to go on with the next epoch."
+        "sampler, or call pruner.end_epoch() to continue with the next epoch."
     )
 
 
@@ -636,7 +636,7 @@ class PrunedBatchSampler(Sampler[list[int]]):
         batch_size: Samples per batch.
         drop_last: Whether to drop a last, smaller batch.
         dataset: The data set whose length is checked when an epoch starts; None skips the check.
-        generator: Seeded anew for each epoch, for the seeds of a DataLoader's workers.
+        generator: Seeded for each epoch, for the seeds of a DataLoader's workers.
         prefetched: Number of batches the loader asks for before the first one is used; None if unknown.
         group_by: One number per sample, such as its length: batches hold samples of similar numbers.
     """
@@ -660,7 +660,7 @@ class PrunedBatchSampler(Sampler[list[int]]):
         self._request = EpochRequest(batch_size=cut[0], drop_last=cut[1], cut=cut, keeps_batches=False, dataset=dataset)
         if group_by is not None:
             lengths = _checked_lengths(group_by, manager)
-            # Equal for equal lengths, so that samplers that are made anew in every epoch have the same order.
+            # Equal for equal lengths, so that samplers that are made in every epoch have the same order.
             name = "grouped", self.batch_size, blake2b(lengths.tobytes(), digest_size=8).digest()
             self._request = replace(self._request, order=name, group_by=lengths)
         self._generator = generator
@@ -786,9 +786,9 @@ def served_at_once(opened: OpenEpoch, device: torch.device | str | int | None) -
 
 
 class FilteredSampler(Sampler[Any]):
-    """Yields what the pruner selects among the samples that an inner sampler hands out in an epoch.
+    """Yields what the pruner selects among the samples that an inner sampler yields in an epoch.
 
-    If the inner sampler leaves samples out or repeats some, the selection is made among what it hands out, repeats
+    If the inner sampler leaves samples out or repeats some, the selection is made among what it yields, repeats
     included: the fraction that is kept is exact for any sampler.
 
     A sampler of indices yields indices. A batch sampler yields its batches with fewer samples and no empty ones, or,
@@ -842,7 +842,7 @@ class FilteredSampler(Sampler[Any]):
 
     @property
     def handed_out(self) -> int | None:
-        """Number of indices that the inner sampler hands out in an epoch; None if it does not say."""
+        """Number of indices that the inner sampler yields in an epoch; None if it does not say."""
         inner, n = self._inner, self._manager.n
         if not isinstance(inner, Sized) or isinstance(inner, BatchSampler):
             return None
@@ -864,7 +864,7 @@ class FilteredSampler(Sampler[Any]):
     def __len__(self) -> int:
         """Samples or, when repacked, batches in a whole epoch.
 
-        Known before an epoch starts if the inner sampler says how many indices it hands out. One that is as long as the
+        Known before an epoch starts if the inner sampler says how many indices it yields. One that is as long as the
         data set is taken to visit every sample once, unless its attribute ``replacement`` is true.
         """
         order = self._manager.order_for(self._request)
@@ -884,7 +884,7 @@ class FilteredSampler(Sampler[Any]):
         if order is None and count is None:
             raise TypeError(
                 "the number of samples that pass the filter is not known before an epoch starts, because "
-                f"{type(self._inner).__name__} does not say how many indices it hands out."
+                f"{type(self._inner).__name__} does not say how many indices it yields."
             )
         if order is not None:
             samples = len(order)

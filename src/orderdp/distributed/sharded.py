@@ -203,7 +203,7 @@ class ShardedOrder:
 
 
 class PendingEpoch:
-    """Rest of an epoch that another number of ranks has begun; it must be rebalanced before it is served.
+    """Rest of an epoch that another number of ranks started; it must be rebalanced before it is served.
 
     Args:
         own: Remaining samples of this rank's shard.
@@ -315,7 +315,7 @@ class ShardedDraw:
 
     Attributes:
         table: This rank's table.
-        pending: The rest of a loaded epoch that another number of ranks has begun; None if it is rebalanced.
+        pending: The rest of a loaded epoch that another number of ranks started; None if it is rebalanced.
         digest: Digest of what all ranks know about the last draw.
     """
 

@@ -368,7 +368,7 @@ def _refreshed(share: float, n_learned: int) -> int:
 
 
 def _two_draws(learned: np.ndarray, of_others: int, of_learned: int, context: Context, unbiased: bool) -> Selection:
-    """Draw so many of the samples not learned and so many of the learned ones, each uniformly, in random order."""
+    """Make two uniform draws, of the samples not learned and of the learned ones; return both in random order."""
     others = uniform(np.flatnonzero(~learned), of_others, context, "unlearned")
     again = uniform(np.flatnonzero(learned), of_learned, context, "learned") if of_learned else np.empty(0, np.int64)
     indices = shuffled(np.sort(np.concatenate((others, again))), context)

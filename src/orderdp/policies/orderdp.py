@@ -197,7 +197,7 @@ _ROUNDED = 2
 class OrderDP(StepwisePolicy):
     """Draws a uniform pool of s of the n samples and keeps the q of it with the largest last loss.
 
-    Give the prune ratio, or the two dials of the method, or the prune ratio and one dial:
+    Give the prune ratio, or exploration and exploitation, or the prune ratio and one of the two:
 
     >>> OrderDP(prune_ratio=0.4).sizes(50_000)
     (44006, 30000)
@@ -273,7 +273,7 @@ class OrderDP(StepwisePolicy):
         return not (self.prune_ratio == 0 or self.exploitation == 1)
 
     def with_ratio(self, prune_ratio: float) -> OrderDP:
-        """Return the same policy at another ratio. One dial stays, unless it becomes too small.
+        """Return the same policy at another ratio. A given exploration, else exploitation, stays if it is large enough.
 
         Args:
             prune_ratio: The new ratio.

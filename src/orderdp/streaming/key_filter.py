@@ -366,9 +366,9 @@ class KeyFilter:
         exchange = self._exchange()
         if exchange is not None and exchange.world > 1 and not self._strict and len(self._done):
             warn(
-                f"epoch {self.epoch} goes on after a checkpoint: each rank passes over as many occurrences of a key as "
-                "all ranks have trained on, so repeats on other ranks may be left out of this epoch. Write checkpoints "
-                "between epochs, keep the repeats of a key on one rank, or use exchange=False.",
+                f"epoch {self.epoch} continues after a checkpoint: each rank passes over as many occurrences of a key "
+                "as all ranks have trained on, so repeats on other ranks may be left out of this epoch. Write "
+                "checkpoints between epochs, keep the repeats of a key on one rank, or use exchange=False.",
                 OrderDPWarning,
             )
         if exchange is None:

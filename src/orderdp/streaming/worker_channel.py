@@ -299,7 +299,7 @@ class KeyFilterStage:
         Args:
             samples: The samples.
             behind: Says, when the first sample is asked for, whether those trained on do not come again, because the
-                stream goes on where it was.
+                stream continues where it was.
         """
         decisions, passed = self._channel.read(), behind()
         pass_name, scanned = self._channel.begin(decisions.opening), array("Q")
@@ -341,7 +341,7 @@ class FilteredIterableDataset(IterableDataset[Any]):
             )
         self.stream = stream
         self.gate = gate
-        self._placed = False  # whether the stream goes on where it was
+        self._placed = False  # whether the stream continues where it was
 
     def __iter__(self) -> Iterator[Any]:
         return self.gate(self.stream, behind=self._take_place)

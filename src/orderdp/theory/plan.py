@@ -5,7 +5,7 @@ the ranking, for which there are three models:
 
 - "unseen-first", as in this library: an unseen sample outranks all seen ones. The number of unseen samples is a
   Markov chain: of u unseen samples, H ~ Hypergeometric(n, u, s) are in the pool, and min(H, q) of them are kept.
-- "uniform": ranks are drawn anew each epoch, so each sample is kept with probability q/n.
+- "uniform": ranks are drawn again in each epoch, so each sample is kept with probability q/n.
 - "seen-first", a finite start value below every loss, as in the published code: unseen samples are kept only if the
   pool has fewer than q seen ones. Many are never seen at all.
 """
@@ -109,8 +109,8 @@ def coverage(
     >>> coverage(4, 3, 2, epochs=2).share.tolist()
     [0.0, 0.5, 0.875]
 
-    Usage assumes that the ranks of seen samples are drawn anew each epoch. For n up to 400 the Markov chain is computed
-    exactly; above, along its mean.
+    Usage assumes that the ranks of seen samples are drawn again in each epoch. For n up to 400 the Markov chain is
+    computed exactly; above, along its mean.
 
     Args:
         n: Number of samples.
@@ -299,7 +299,7 @@ class Plan:
         return self.q / self.s
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all numbers, with the dials, for JSON."""
+        """Return all numbers for JSON, exploration and exploitation included."""
         return {**asdict(self), "exploration": self.exploration, "exploitation": self.exploitation}
 
 
