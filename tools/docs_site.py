@@ -42,6 +42,7 @@ __all__ = [
     "resolve",
     "rewritten",
     "shown_names",
+    "unbroken",
 ]
 
 ROOT = Path(__file__).parent.parent
@@ -55,6 +56,10 @@ _PICTURE = re.compile(
     r"""<picture>\s*<source\s[^>]*dark[^>]*srcset="(?P<dark>[^"]+)"[^>]*>\s*"""
     r"""(?:<source\s[^>]*>\s*)?(?P<image><img\s[^>]*src="(?P<light>[^"]+)"[^>]*>)\s*</picture>"""
 )
+#: A list that begins right below a line of text: a list on GitHub, part of the paragraph for mkdocs.
+_LIST_AFTER_TEXT = re.compile(r"^(?![-*#|>\s])(.*\S.*)\n(?=[-*] )", re.MULTILINE)
+#: What a line must not end inside of: 40 %, 3 seeds, (-0.5, 0.1).
+_KEPT_TOGETHER = re.compile(r"\d (?:%|seeds?\b)|\([-+]?[\d.]+, [-+]?[\d.]+\)")
 _SHOWN = re.compile(r"^::: ([\w.]+)$", re.MULTILINE)
 
 #: Bases that bring no methods with parameters.
@@ -271,7 +276,9 @@ def _api_index(pages: list[Path], source: Path = ROOT / "src") -> str:
                 )
         if rows:
             title = text.partition("\n")[0].removeprefix("# ")
-            parts.append("\n".join([f"## [{title}]({page.name})", "", "| name | |", "|---|---|", *rows]))
+            parts.append(
+                "\n".join([f"## [{title}]({page.name})", "", "| name | what it is or does |", "|---|---|", *rows])
+            )
     return "\n\n".join(parts)
 
 
@@ -279,8 +286,12 @@ def _report_table(source: Path = ROOT / "src") -> str:
     pruner = resolve("orderdp.Pruner", source).node
     assert isinstance(pruner, ast.ClassDef)
     report = next(method for method in _methods(pruner) if method.name == "report")
-    keys = report_keys(ast.get_docstring(report) or "")
-    return "\n".join(["| key | meaning |", "|---|---|", *(f"| `{key}` | {text} |" for key, text in keys.items())])
+    together: dict[str, list[str]] = {}  # "trained on and left out" says it of two keys
+    for key, meaning in report_keys(ast.get_docstring(report) or "").items():
+        together.setdefault(meaning, []).append(f"`{key}`")
+    return "\n".join(
+        ["| key | meaning |", "|---|---|", *(f"| {', '.join(keys)} | {text} |" for text, keys in together.items())]
+    )
 
 
 # -- pages -----------------------------------------------------------------------------------------------------------
@@ -334,7 +345,7 @@ def pages_of(nav: list[Any]) -> list[str]:
 
 
 def rewritten(text: str, page: str, repository: str, root: Path = ROOT) -> str:
-    """Return a page's text with links that lead to pages of the site or to the repository.
+    """Return a page's text with links that lead to pages of the site or to the repository, and lists as on GitHub.
 
     Args:
         text: The page's text, with links as on GitHub.
@@ -373,7 +384,20 @@ def rewritten(text: str, page: str, repository: str, root: Path = ROOT) -> str:
     # Code stays as it is.
     parts = re.split(r"(^```.*?^```)", text, flags=re.MULTILINE | re.DOTALL)
     for number in range(0, len(parts), 2):
-        parts[number] = _HTML.sub(html, _LINK.sub(markdown, _PICTURE.sub(_two_images, parts[number])))
+        text = _LIST_AFTER_TEXT.sub(r"\1\n\n", parts[number])
+        parts[number] = _HTML.sub(html, _LINK.sub(markdown, _PICTURE.sub(_two_images, text)))
+    return "".join(parts)
+
+
+def unbroken(html: str) -> str:
+    """Return a page's HTML in which no line ends between a number and its unit, or inside an interval.
+
+    Args:
+        html: The HTML; code in it stays as it is.
+    """
+    parts = re.split(r"(<pre.*?</pre>|<code.*?</code>|<[^>]*>)", html, flags=re.DOTALL)
+    for number in range(0, len(parts), 2):
+        parts[number] = _KEPT_TOGETHER.sub(lambda match: match[0].replace(" ", "\u00a0"), parts[number])
     return "".join(parts)
 
 
@@ -435,6 +459,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Load the library that draws diagrams on pages that have one; a copy of our own, not from the network."""
+    html = unbroken(html)
     if '<pre class="mermaid">' not in html:
         return html
     import mermaidx
