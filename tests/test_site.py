@@ -62,7 +62,7 @@ def test_a_name_without_docstring_or_description_is_found(tmp_path: Path) -> Non
     (tmp_path / "toy").mkdir()
     (tmp_path / "toy" / "__init__.py").write_text(
         '"""Toys."""\n__all__ = ["Ball", "CONSTANT", "kick", "roll", "throw"]\n'
-        "CONSTANT = 3\nfrom toy.game import Ball, kick, roll, throw\n"
+        "CONSTANT = 3\n'A number.'\nfrom toy.game import Ball, kick, roll, throw\n"
     )
     (tmp_path / "toy" / "game.py").write_text(
         "class Thing:\n"
@@ -95,9 +95,30 @@ def test_a_name_without_docstring_or_description_is_found(tmp_path: Path) -> Non
     ]
 
 
+def test_a_function_with_the_name_of_its_module_is_meant_and_is_shown_only_where_a_page_asks_for_it() -> None:
+    assert docs_site.resolve("orderdp.theory.plan")[:2] == ("orderdp.theory.plan", "plan")
+    assert docs_site.resolve("orderdp.policies")[1] == ""
+    shown = docs_site.shown_names("::: orderdp.theory\n::: orderdp.theory.weights.weights\n")
+    assert "orderdp.theory.coverage" in shown
+    assert "orderdp.theory.plan" not in shown
+    assert "orderdp.theory.weights.weights" in shown
+
+
+def test_a_constant_has_its_docstring_below_it(tmp_path: Path) -> None:
+    (tmp_path / "toy.py").write_text('"""Toys."""\nNAMES = ("ball",)\n"""All toys."""\nSIZES: tuple = (3,)\n')
+    assert docs_site.missing("toy.NAMES", tmp_path) == []
+    assert docs_site.missing("toy.SIZES", tmp_path) == ["toy.SIZES has no docstring"]
+
+
 def test_a_name_that_no_module_defines_is_an_error() -> None:
     with pytest.raises(LookupError, match=re.escape("orderdp.Prunner")):
         docs_site.resolve("orderdp.Prunner")
+
+
+def test_the_index_of_the_api_writes_names_as_programs_do() -> None:
+    index = docs_site.api_index([ROOT / "docs" / "api" / "policies.md"])
+    assert "| [`orderdp.OrderDP`][orderdp.policies.OrderDP] | Draws a uniform pool" in index
+    assert "| [`Scheduled`][orderdp.policies.Scheduled] |" in index
 
 
 @pytest.mark.parametrize("table", ["replicated", "sharded"])

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ROOT",
     "anchor",
+    "api_index",
     "as_markdown",
     "described",
     "expanded",
@@ -110,10 +111,15 @@ def resolve(path: str, source: Path = ROOT / "src") -> Definition:
         path: As a user writes it, such as ``orderdp.OrderDP``.
         source: The folder of the packages.
     """
+    module, _, name = path.rpartition(".")
     tree = _parsed(path, source)
     if tree is not None:
+        # A package that imports a function from the module of the same name means the function.
+        above = _parsed(module, source) if module else None
+        imports = [statement for statement in above.body if isinstance(statement, ast.ImportFrom)] if above else []
+        if any(each.module == path and name in {alias.name for alias in each.names} for each in imports):
+            return resolve(f"{path}.{name}", source)
         return Definition(path, "", tree)
-    module, _, name = path.rpartition(".")
     tree = _parsed(module, source) if module else None
     for statement in _statements(tree.body) if tree else ():
         if isinstance(statement, ast.ClassDef | ast.FunctionDef) and statement.name == name:
@@ -149,7 +155,9 @@ def shown_names(page: str, source: Path = ROOT / "src") -> list[str]:
         source: The folder of the packages.
     """
     names = _SHOWN.findall(page)
-    return names + [f"{name}.{inner}" for name in names for inner in _listed(name, source)]
+    inside = [f"{name}.{inner}" for name in names for inner in _listed(name, source)]
+    # Of a function and a module of one name, the page of their package would show the module.
+    return names + [name for name in inside if _parsed(name, source) is None]
 
 
 def _parameters(function: ast.FunctionDef) -> list[str]:
@@ -211,7 +219,12 @@ def missing(path: str, source: Path = ROOT / "src") -> list[str]:
     definition = resolve(path, source)
     node = definition.node
     if not isinstance(node, ast.ClassDef | ast.FunctionDef | ast.Module):
-        return []  # a constant
+        tree = _parsed(definition.module, source)
+        assert tree is not None
+        body = list(_statements(tree.body))
+        below = body[body.index(node) + 1 : body.index(node) + 2]  # type: ignore[arg-type]
+        documented = any(isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant) for each in below)
+        return [] if documented else [f"{path} has no docstring"]
 
     def lacks(where: str, owner: Any, parameters: list[str]) -> list[str]:
         text = ast.get_docstring(owner)
@@ -260,20 +273,25 @@ def as_markdown(docstring: str) -> str:
     )
 
 
-def _api_index(pages: list[Path], source: Path = ROOT / "src") -> str:
-    """A table of the names on each API page, with the first sentences of their docstrings."""
+def api_index(pages: list[Path], source: Path = ROOT / "src") -> str:
+    """Return tables of the names on each API page, with the first sentences of their docstrings.
+
+    Args:
+        pages: The pages.
+        source: The folder of the packages.
+    """
+    direct = {resolve(name, source)[:2]: name for name in public_names(source) if name.count(".") == 1}
     parts = []
     for page in pages:
         text = page.read_text(encoding="utf-8")
         rows = []
         for name in shown_names(text, source):
-            node = resolve(name, source).node
+            definition = resolve(name, source)
+            node, shown = definition.node, direct.get(definition[:2], name.rpartition(".")[2])
             documented = isinstance(node, ast.ClassDef | ast.FunctionDef)
             sentence = re.split(r"(?<=\.)\s", (ast.get_docstring(node) or "") if documented else "")[0]  # type: ignore[arg-type]
             if documented:
-                rows.append(
-                    f"| [`{name.rpartition('.')[2]}`][{name}] | {' '.join(sentence.split()).replace('|', '&#124;')} |"
-                )
+                rows.append(f"| [`{shown}`][{name}] | {' '.join(sentence.split()).replace('|', '&#124;')} |")
         if rows:
             title = text.partition("\n")[0].removeprefix("# ")
             parts.append(
@@ -453,7 +471,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     if uri == "index.md":
         page.meta["hide"] = ["navigation"]
     api = [ROOT / "docs" / page for page in pages_of(config.nav or []) if page.startswith("api/")]
-    text = text.replace("<!-- api index -->", _api_index(api))
+    text = text.replace("<!-- api index -->", api_index(api))
     return text.replace("<!-- report keys -->", _report_table())
 
 
