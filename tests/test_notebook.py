@@ -38,10 +38,12 @@ def test_the_notebook_leads_from_data_to_the_page(tmp_path: Path) -> None:
     settings.source = "EPOCHS = 2\nSEEDS = [0, 1]\nPRUNE_RATIO = 0.4"
     cells = {cell.id: cell for cell in executed(notebook, tmp_path).cells}
     assert "'saved': 0.4" in cells["report"].outputs[0].data["text/plain"]
+    assert "image/png" in cells["hardest"].outputs[-1].data
     assert "image/svg+xml" in cells["curves"].outputs[0].data
-    assert cells["compare"].outputs[-1].data["text/plain"] == "8"  # four methods, two seeds
+    assert cells["compare"].outputs[-1].data["text/plain"] == "10"  # five methods, two seeds
     table = cells["table"].outputs[0].data["text/markdown"]
-    assert all(name in table for name in ("full data", "fewer epochs 40%", "random 40%", "orderdp 40%"))
+    methods = ("full data", "fewer epochs 40%", "random 40%", "unlearned 40%", "orderdp 40%")
+    assert all(name in table for name in methods)
     assert "<iframe" in cells["page"].outputs[0].data["text/html"]
     assert (tmp_path / "quickstart-runs/report.html").is_file()
 

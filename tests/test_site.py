@@ -62,7 +62,7 @@ def test_a_name_without_docstring_or_description_is_found(tmp_path: Path) -> Non
     (tmp_path / "toy").mkdir()
     (tmp_path / "toy" / "__init__.py").write_text(
         '"""Toys."""\n__all__ = ["Ball", "CONSTANT", "kick", "roll", "throw"]\n'
-        "CONSTANT = 3\nfrom toy.game import Ball, kick, roll, throw\n"
+        "CONSTANT = 3\n'A number.'\nfrom toy.game import Ball, kick, roll, throw\n"
     )
     (tmp_path / "toy" / "game.py").write_text(
         "class Thing:\n"
@@ -95,9 +95,30 @@ def test_a_name_without_docstring_or_description_is_found(tmp_path: Path) -> Non
     ]
 
 
+def test_a_function_with_the_name_of_its_module_is_meant_and_is_shown_only_where_a_page_asks_for_it() -> None:
+    assert docs_site.resolve("orderdp.theory.plan")[:2] == ("orderdp.theory.plan", "plan")
+    assert docs_site.resolve("orderdp.policies")[1] == ""
+    shown = docs_site.shown_names("::: orderdp.theory\n::: orderdp.theory.weights.weights\n")
+    assert "orderdp.theory.coverage" in shown
+    assert "orderdp.theory.plan" not in shown
+    assert "orderdp.theory.weights.weights" in shown
+
+
+def test_a_constant_has_its_docstring_below_it(tmp_path: Path) -> None:
+    (tmp_path / "toy.py").write_text('"""Toys."""\nNAMES = ("ball",)\n"""All toys."""\nSIZES: tuple = (3,)\n')
+    assert docs_site.missing("toy.NAMES", tmp_path) == []
+    assert docs_site.missing("toy.SIZES", tmp_path) == ["toy.SIZES has no docstring"]
+
+
 def test_a_name_that_no_module_defines_is_an_error() -> None:
     with pytest.raises(LookupError, match=re.escape("orderdp.Prunner")):
         docs_site.resolve("orderdp.Prunner")
+
+
+def test_the_index_of_the_api_writes_names_as_programs_do() -> None:
+    index = docs_site.api_index([ROOT / "docs" / "api" / "policies.md"])
+    assert "| [`orderdp.OrderDP`][orderdp.policies.OrderDP] | Draws a uniform pool" in index
+    assert "| [`Scheduled`][orderdp.policies.Scheduled] |" in index
 
 
 @pytest.mark.parametrize("table", ["replicated", "sharded"])
@@ -159,6 +180,39 @@ def test_an_image_in_html_that_is_not_there_fails_the_build(caplog: pytest.LogCa
 
 def test_a_link_to_nothing_is_left_for_mkdocs_to_refuse() -> None:
     assert docs_site.rewritten("[a](nothing.md)", "docs/performance.md", "https://host/repo") == "[a](nothing.md)"
+
+
+def test_a_list_right_below_a_line_of_text_is_a_list_as_on_github() -> None:
+    text = "Training:\n- one\n  and more\n- two\n\n### Fixed\n- three\n```\na\n- b\n```\n| a |\n|---|\n\n- four\n"
+    expected = text.replace("Training:\n", "Training:\n\n")
+    assert docs_site.rewritten(text, "README.md", "https://host/repo") == expected
+
+
+def test_no_line_ends_between_a_number_and_its_unit_or_inside_an_interval() -> None:
+    html = '<td title="40 %">40 % (3 seeds)</td><p>(-0.5, 0.1), 3 of 5</p><code>4 %</code><pre>(1, 2)</pre>'
+    assert docs_site.unbroken(html) == html.replace(">40 % (3 s", ">40\u00a0% (3\u00a0s").replace("5, 0", "5,\u00a00")
+
+
+def test_the_index_of_decisions_names_every_page() -> None:
+    folder = ROOT / "docs" / "decisions"
+    pages = sorted(page for page in folder.glob("*.md") if page.name != "README.md")
+    titles = [page.read_text().partition("\n")[0].partition(": ")[2] for page in pages]
+    listed = re.findall(r"^- \[(.*)\]\((.*)\)$", (folder / "README.md").read_text(), re.MULTILINE)
+    assert listed == [(title, page.name) for title, page in zip(titles, pages, strict=True)]
+
+
+def test_every_program_among_the_examples_is_in_the_recipes() -> None:
+    recipes = (ROOT / "docs" / "guides" / "recipes.md").read_text()
+    programs = [file.name for file in (ROOT / "examples").glob("*.py") if "__main__" in file.read_text()]
+    assert len(programs) > 15
+    assert sorted(name for name in programs if f"(../../examples/{name})" not in recipes) == []
+
+
+def test_every_image_of_a_page_says_what_it_shows() -> None:
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    images = [(page.name, image) for page in pages for image in re.findall(r"!\[[^\]]*\]|<img[^>]*>", page.read_text())]
+    assert len(images) > 10
+    assert [image for image in images if not re.search(r'!\[.+\]|alt=".+"', image[1])] == []
 
 
 def test_doctests_and_literal_blocks_become_code() -> None:

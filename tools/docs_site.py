@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ROOT",
     "anchor",
+    "api_index",
     "as_markdown",
     "described",
     "expanded",
@@ -42,6 +43,7 @@ __all__ = [
     "resolve",
     "rewritten",
     "shown_names",
+    "unbroken",
 ]
 
 ROOT = Path(__file__).parent.parent
@@ -55,6 +57,10 @@ _PICTURE = re.compile(
     r"""<picture>\s*<source\s[^>]*dark[^>]*srcset="(?P<dark>[^"]+)"[^>]*>\s*"""
     r"""(?:<source\s[^>]*>\s*)?(?P<image><img\s[^>]*src="(?P<light>[^"]+)"[^>]*>)\s*</picture>"""
 )
+#: A list that begins right below a line of text: a list on GitHub, part of the paragraph for mkdocs.
+_LIST_AFTER_TEXT = re.compile(r"^(?![-*#|>\s])(.*\S.*)\n(?=[-*] )", re.MULTILINE)
+#: What a line must not end inside of: 40 %, 3 seeds, (-0.5, 0.1).
+_KEPT_TOGETHER = re.compile(r"\d (?:%|seeds?\b)|\([-+]?[\d.]+, [-+]?[\d.]+\)")
 _SHOWN = re.compile(r"^::: ([\w.]+)$", re.MULTILINE)
 
 #: Bases that bring no methods with parameters.
@@ -105,10 +111,15 @@ def resolve(path: str, source: Path = ROOT / "src") -> Definition:
         path: As a user writes it, such as ``orderdp.OrderDP``.
         source: The folder of the packages.
     """
+    module, _, name = path.rpartition(".")
     tree = _parsed(path, source)
     if tree is not None:
+        # A package that imports a function from the module of the same name means the function.
+        above = _parsed(module, source) if module else None
+        imports = [statement for statement in above.body if isinstance(statement, ast.ImportFrom)] if above else []
+        if any(each.module == path and name in {alias.name for alias in each.names} for each in imports):
+            return resolve(f"{path}.{name}", source)
         return Definition(path, "", tree)
-    module, _, name = path.rpartition(".")
     tree = _parsed(module, source) if module else None
     for statement in _statements(tree.body) if tree else ():
         if isinstance(statement, ast.ClassDef | ast.FunctionDef) and statement.name == name:
@@ -144,7 +155,9 @@ def shown_names(page: str, source: Path = ROOT / "src") -> list[str]:
         source: The folder of the packages.
     """
     names = _SHOWN.findall(page)
-    return names + [f"{name}.{inner}" for name in names for inner in _listed(name, source)]
+    inside = [f"{name}.{inner}" for name in names for inner in _listed(name, source)]
+    # Of a function and a module of one name, the page of their package would show the module.
+    return names + [name for name in inside if _parsed(name, source) is None]
 
 
 def _parameters(function: ast.FunctionDef) -> list[str]:
@@ -206,7 +219,12 @@ def missing(path: str, source: Path = ROOT / "src") -> list[str]:
     definition = resolve(path, source)
     node = definition.node
     if not isinstance(node, ast.ClassDef | ast.FunctionDef | ast.Module):
-        return []  # a constant
+        tree = _parsed(definition.module, source)
+        assert tree is not None
+        body = list(_statements(tree.body))
+        below = body[body.index(node) + 1 : body.index(node) + 2]  # type: ignore[arg-type]
+        documented = any(isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant) for each in below)
+        return [] if documented else [f"{path} has no docstring"]
 
     def lacks(where: str, owner: Any, parameters: list[str]) -> list[str]:
         text = ast.get_docstring(owner)
@@ -255,23 +273,30 @@ def as_markdown(docstring: str) -> str:
     )
 
 
-def _api_index(pages: list[Path], source: Path = ROOT / "src") -> str:
-    """A table of the names on each API page, with the first sentences of their docstrings."""
+def api_index(pages: list[Path], source: Path = ROOT / "src") -> str:
+    """Return tables of the names on each API page, with the first sentences of their docstrings.
+
+    Args:
+        pages: The pages.
+        source: The folder of the packages.
+    """
+    direct = {resolve(name, source)[:2]: name for name in public_names(source) if name.count(".") == 1}
     parts = []
     for page in pages:
         text = page.read_text(encoding="utf-8")
         rows = []
         for name in shown_names(text, source):
-            node = resolve(name, source).node
+            definition = resolve(name, source)
+            node, shown = definition.node, direct.get(definition[:2], name.rpartition(".")[2])
             documented = isinstance(node, ast.ClassDef | ast.FunctionDef)
             sentence = re.split(r"(?<=\.)\s", (ast.get_docstring(node) or "") if documented else "")[0]  # type: ignore[arg-type]
             if documented:
-                rows.append(
-                    f"| [`{name.rpartition('.')[2]}`][{name}] | {' '.join(sentence.split()).replace('|', '&#124;')} |"
-                )
+                rows.append(f"| [`{shown}`][{name}] | {' '.join(sentence.split()).replace('|', '&#124;')} |")
         if rows:
             title = text.partition("\n")[0].removeprefix("# ")
-            parts.append("\n".join([f"## [{title}]({page.name})", "", "| name | |", "|---|---|", *rows]))
+            parts.append(
+                "\n".join([f"## [{title}]({page.name})", "", "| name | what it is or does |", "|---|---|", *rows])
+            )
     return "\n\n".join(parts)
 
 
@@ -279,8 +304,12 @@ def _report_table(source: Path = ROOT / "src") -> str:
     pruner = resolve("orderdp.Pruner", source).node
     assert isinstance(pruner, ast.ClassDef)
     report = next(method for method in _methods(pruner) if method.name == "report")
-    keys = report_keys(ast.get_docstring(report) or "")
-    return "\n".join(["| key | meaning |", "|---|---|", *(f"| `{key}` | {text} |" for key, text in keys.items())])
+    together: dict[str, list[str]] = {}  # "trained on and left out" says it of two keys
+    for key, meaning in report_keys(ast.get_docstring(report) or "").items():
+        together.setdefault(meaning, []).append(f"`{key}`")
+    return "\n".join(
+        ["| key | meaning |", "|---|---|", *(f"| {', '.join(keys)} | {text} |" for text, keys in together.items())]
+    )
 
 
 # -- pages -----------------------------------------------------------------------------------------------------------
@@ -334,7 +363,7 @@ def pages_of(nav: list[Any]) -> list[str]:
 
 
 def rewritten(text: str, page: str, repository: str, root: Path = ROOT) -> str:
-    """Return a page's text with links that lead to pages of the site or to the repository.
+    """Return a page's text with links that lead to pages of the site or to the repository, and lists as on GitHub.
 
     Args:
         text: The page's text, with links as on GitHub.
@@ -373,7 +402,20 @@ def rewritten(text: str, page: str, repository: str, root: Path = ROOT) -> str:
     # Code stays as it is.
     parts = re.split(r"(^```.*?^```)", text, flags=re.MULTILINE | re.DOTALL)
     for number in range(0, len(parts), 2):
-        parts[number] = _HTML.sub(html, _LINK.sub(markdown, _PICTURE.sub(_two_images, parts[number])))
+        text = _LIST_AFTER_TEXT.sub(r"\1\n\n", parts[number])
+        parts[number] = _HTML.sub(html, _LINK.sub(markdown, _PICTURE.sub(_two_images, text)))
+    return "".join(parts)
+
+
+def unbroken(html: str) -> str:
+    """Return a page's HTML in which no line ends between a number and its unit, or inside an interval.
+
+    Args:
+        html: The HTML; code in it stays as it is.
+    """
+    parts = re.split(r"(<pre.*?</pre>|<code.*?</code>|<[^>]*>)", html, flags=re.DOTALL)
+    for number in range(0, len(parts), 2):
+        parts[number] = _KEPT_TOGETHER.sub(lambda match: match[0].replace(" ", "\u00a0"), parts[number])
     return "".join(parts)
 
 
@@ -429,12 +471,13 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     if uri == "index.md":
         page.meta["hide"] = ["navigation"]
     api = [ROOT / "docs" / page for page in pages_of(config.nav or []) if page.startswith("api/")]
-    text = text.replace("<!-- api index -->", _api_index(api))
+    text = text.replace("<!-- api index -->", api_index(api))
     return text.replace("<!-- report keys -->", _report_table())
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Load the library that draws diagrams on pages that have one; a copy of our own, not from the network."""
+    html = unbroken(html)
     if '<pre class="mermaid">' not in html:
         return html
     import mermaidx

@@ -45,7 +45,6 @@ from orderdp.registry import Registry, one_sentence, read_card
 __all__ = ["NAMES", "CoresetResult", "build", "card", "config_of", "coreset_command", "run", "summary"]
 
 
-#: Coreset methods by name, for the command line and config files.
 NAMES: Registry[Method] = Registry(
     Method,
     "coreset method",
@@ -76,6 +75,7 @@ NAMES: Registry[Method] = Registry(
         "own-scores": PrecomputedScores,
     },
 )
+"""Coreset methods by name, for the command line and config files."""
 
 
 def card(name: str) -> str:

@@ -263,8 +263,8 @@ _CIFAR100 = DatasetInfo(
 DATASETS: Mapping[str, DatasetInfo] = {one.name: one for one in (_DIGITS, _FASHION, _MNIST, _CIFAR10, _CIFAR100)}
 
 
-#: Names that `load` and `fetch` accept.
 NAMES = tuple(DATASETS)
+"""Names that `load` and `fetch` accept."""
 
 
 def dataset_info(name: str) -> DatasetInfo:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from transformers import Trainer as _Trainer
 
     PruningTrainer: Any
+    """Hugging Face's Trainer, training on what a pruner selects: `PruningMixin` in front of it."""
 else:
     _Trainer = object  # a Trainer class follows the mixin
 
@@ -67,8 +68,8 @@ IGNORED = -100
 #: What to do if the sample's loss cannot be computed from logits and labels.
 HINT = "Give PruningTrainer(..., sample_losses=...), a function of (outputs, inputs) that returns one loss per sample."
 
-#: Key of the samples' indices in a batch.
 INDEX = "orderdp_index"
+"""Key of the samples' indices in a batch."""
 
 #: Key of the sample of each token, in a batch whose samples share one row: its number in the batch, -1 for none.
 SEGMENTS = "orderdp_segments"
