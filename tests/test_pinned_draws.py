@@ -53,8 +53,9 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "orderdp, tail": {"name": "orderdp", "prune_ratio": 0.4, "tail": 0.5},
     "budget": {"name": "budget", "share": 0.6},
     "budget, full data": {"name": "budget", "share": 0.6, "policy": {"name": "full"}},
-    "unlearned": {"name": "unlearned", "prune_ratio": 0.4, "refresh": 0.0},
-    "unlearned, refresh": {"name": "unlearned", "prune_ratio": 0.4, "refresh": 0.2, "unbiased": True},
+    "unlearned": {"name": "unlearned", "prune_ratio": 0.4, "refresh": 0.0, "in_turn": False},
+    "unlearned, refresh": {"name": "unlearned", "prune_ratio": 0.4, "refresh": 0.2, "in_turn": False, "unbiased": True},
+    "unlearned, in turn": {"name": "unlearned", "prune_ratio": 0.4},
     "spaced-repetition": {"name": "spaced-repetition", "prune_ratio": 0.4},
     "skip-learned": {"name": "skip-learned"},
     "skip-learned, relative": {"name": "skip-learned", "learned": {"name": "relative-loss", "share": 0.3}},
@@ -83,7 +84,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
 }
 
 TOGETHER = ["orderdp", "orderdp, every batch", "orderdp, unbiased", "budget", "unlearned", "infobatch", "ucb", "rs2"]
-TOGETHER += ["spaced-repetition"]
+TOGETHER += ["spaced-repetition", "unlearned, in turn"]
 SHARDED = ["orderdp", "orderdp, trimmed", "orderdp, mixed", "budget", "unlearned", "orderdp, tail"]
 
 

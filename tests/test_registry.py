@@ -104,6 +104,7 @@ def test_wrong_names_and_parameters_suggest_the_right_ones(registry: Registry[An
                     "prune_ratio": 0.3,
                     "learned": {"name": "loss-below", "value": 0.5},
                     "refresh": 0.1,
+                    "in_turn": True,
                     "unbiased": False,
                 },
             },

@@ -109,8 +109,8 @@ def sharded_draw(
 
 
 SKIPPING = [
-    Unlearned(0.4),
-    Unlearned(0.7, learned=LossBelow(0.5), refresh=0.2),
+    Unlearned(0.4, in_turn=False),
+    Unlearned(0.7, learned=LossBelow(0.5), refresh=0.2, in_turn=False),
     SkipLearned(learned=0.8, refresh=0.3),
     Budget(0.5, learned=LossBelow(0.25)),
     Budget(0.1, policy=FullData()),

@@ -48,14 +48,23 @@ def learned_by_hand(scores: np.ndarray, threshold: float) -> set[int]:
 
 
 @settings(max_examples=200, deadline=None)
-@given(LOSSES, st.sampled_from([0.0, 0.3, 0.5, 0.7]), st.sampled_from([0.0, 0.1, 0.5, 1.0]), st.integers(0, 3))
-def test_unlearned_keeps_as_many_of_either_kind_as_a_restatement_says(losses, ratio, refresh, epoch) -> None:
+@given(
+    LOSSES,
+    st.sampled_from([0.0, 0.3, 0.5, 0.7]),
+    st.sampled_from([0.0, 0.1, 0.5, 1.0]),
+    st.booleans(),
+    st.integers(0, 3),
+)
+def test_unlearned_keeps_as_many_of_either_kind_as_a_restatement_says(
+    losses, ratio, refresh, in_turn, epoch
+) -> None:
     scores = np.array(losses)
     learned = learned_by_hand(scores, 0.1)
     kept = round((1 - ratio) * len(scores))
     if kept < 1:
         return
-    chosen = draw(Unlearned(ratio, learned=LossBelow(0.1), refresh=refresh), scores, epoch=epoch)
+    policy = Unlearned(ratio, learned=LossBelow(0.1), refresh=refresh, in_turn=in_turn)
+    chosen = draw(policy, scores, epoch=epoch)
     assert len(chosen) == len(set(chosen.tolist())) == kept
     others = len(scores) - len(learned)
     wanted = 0
@@ -81,7 +90,7 @@ def test_skip_learned_keeps_everything_not_learned_and_a_share_of_the_rest(losse
 def test_chances_are_those_of_the_theory(n_learned: int, ratio: float, refresh: float) -> None:
     n, draws = 8, 4000
     scores = np.where(np.arange(n) < n_learned, 0.0, 1.0)
-    policy = Unlearned(ratio, refresh=refresh)
+    policy = Unlearned(ratio, refresh=refresh, in_turn=False)
     counts = Counter(int(i) for epoch in range(draws) for i in draw(policy, scores, epoch=epoch))
     kept = policy.size(n, Context(n=n, epoch=0))
     refreshed = max(1, round(refresh * n_learned)) if refresh else 0
@@ -119,7 +128,7 @@ def test_a_negative_control_the_easiest_are_not_what_is_kept() -> None:
 
 
 @pytest.mark.parametrize(
-    "policy", [SkipLearned(refresh=0.2, unbiased=True), Unlearned(0.3, refresh=0.2, unbiased=True)], ids=repr
+    "policy", [SkipLearned(refresh=0.2, unbiased=True), Unlearned(0.3, refresh=0.2, unbiased=True, in_turn=False)], ids=repr
 )
 def test_unbiased_weights_give_the_mean_over_all_data(policy) -> None:
     rng = np.random.default_rng(0)
@@ -133,9 +142,14 @@ def test_unbiased_weights_give_the_mean_over_all_data(policy) -> None:
     assert abs(np.mean(estimates) - values.mean()) <= 5 * np.std(estimates) / sqrt(len(estimates))
 
 
+def test_unbiased_weights_need_a_uniform_draw() -> None:
+    with pytest.raises(ConfigError, match=r"unbiased weights need a uniform draw.*in_turn=False"):
+        Unlearned(0.5, unbiased=True)
+
+
 def test_unbiased_weights_need_a_refresh() -> None:
     with pytest.raises(ConfigError, match=r"Use refresh=0\.1"):
-        Unlearned(0.5, refresh=0, unbiased=True)
+        Unlearned(0.5, refresh=0, unbiased=True, in_turn=False)
 
 
 # -- the theorem -------------------------------------------------------------------------------------------------------
@@ -368,7 +382,8 @@ def test_without_a_tail_it_is_the_policy_and_with_all_of_it_a_random_draw() -> N
     [
         Unlearned(0.4),
         Unlearned(0.4, learned=0.97, refresh=0.2),
-        Unlearned(0.4, refresh=0.2, unbiased=True),
+        Unlearned(0.4, refresh=0.2, unbiased=True, in_turn=False),
+        Unlearned(0.4, in_turn=False),
         Unlearned(0.4, learned=RelativeLoss(0.2)),
         SkipLearned(),
         SkipLearned(learned=LossShare(0.1), refresh=0.5),
@@ -460,10 +475,40 @@ def trained(policy, n: int, epochs: int, loss_of, seed: int = 0) -> np.ndarray:
     return np.array(rows)
 
 
+@pytest.mark.parametrize("rule", [SpacedRepetition, Unlearned])
 @pytest.mark.parametrize("ratio", [0.3, 0.5, 0.7, 0.9])
-def test_while_nothing_is_learned_no_sample_comes_twice_before_all_have_come(ratio: float) -> None:
-    usage = trained(SpacedRepetition(ratio), 97, 25, lambda index: 1 + index.float())
+def test_while_nothing_is_learned_no_sample_comes_twice_before_all_have_come(ratio: float, rule) -> None:
+    usage = trained(rule(ratio), 97, 25, lambda index: 1 + index.float())
     assert (usage.max(axis=1) - usage.min(axis=1) <= 1).all()
+
+
+def test_a_uniform_draw_does_not_come_in_turn() -> None:
+    usage = trained(Unlearned(0.5, in_turn=False), 97, 25, lambda index: 1 + index.float())
+    assert (usage.max(axis=1) - usage.min(axis=1)).max() > 5
+
+
+@settings(max_examples=200, deadline=None)
+@given(LOSSES, st.sampled_from([0.3, 0.5, 0.7]), st.sampled_from([0.0, 0.1, 0.5]), st.integers(0, 99))
+def test_in_turn_no_sample_is_kept_before_one_of_its_kind_that_waits_longer(losses, ratio, refresh, seed) -> None:
+    scores, epoch = np.array(losses), 9
+    seen = np.random.default_rng(seed).integers(0, epoch, len(scores))
+    if round((1 - ratio) * len(scores)) < 1:
+        return
+    policy = Unlearned(ratio, learned=LossBelow(0.1), refresh=refresh)
+    chosen = set(draw(policy, table_at(scores, seen), epoch=epoch, seed=seed).tolist())
+    waits = [math.inf if math.isinf(score) else epoch - last for score, last in zip(losses, seen.tolist(), strict=True)]
+    learned = learned_by_hand(scores, 0.1)
+    for kind in (learned, set(range(len(losses))) - learned):
+        left_out = [waits[i] for i in kind - chosen]
+        assert min((waits[i] for i in kind & chosen), default=math.inf) >= max(left_out, default=0)
+
+
+def test_in_turn_a_learned_sample_waits_no_longer_than_one_over_the_refresh() -> None:
+    """50 of 100 are learned, five of them come back each epoch: each after ten epochs."""
+    losses = torch.where(torch.arange(100) < 50, 0.0, 1.0)
+    usage = trained(Unlearned(0.7, refresh=0.1), 100, 60, lambda index: losses[index])
+    gaps = [np.diff(np.flatnonzero(np.diff(usage[8:, sample], prepend=0))) for sample in range(50)]
+    assert {int(gap) for found in gaps for gap in found[1:]} == {10}
 
 
 def test_keeping_the_hardest_goes_through_nothing_in_turn() -> None:

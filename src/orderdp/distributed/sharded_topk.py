@@ -344,6 +344,11 @@ def checked_for_shards(policy: Policy) -> Policy:
                 f'table="sharded" needs a threshold on a sample\'s own loss, got {policy.learned}, which depends on '
                 "the losses of all samples. Use Probability or LossBelow."
             )
+        if isinstance(policy, Unlearned) and policy.in_turn:
+            raise ConfigError(
+                'table="sharded" does not store when a sample was last trained on, so samples cannot come in turn. Use '
+                "Unlearned(..., in_turn=False), which draws them uniformly."
+            )
         if policy.unbiased:
             raise ConfigError('table="sharded" has no weights, got unbiased=True. Leave it out.')
         return policy
@@ -353,7 +358,7 @@ def checked_for_shards(policy: Policy) -> Policy:
         raise ConfigError(
             'table="sharded" needs orderdp.OrderDP, Unlearned, SkipLearned, Budget, UniformTail or FullData, got '
             f"{describe(policy)}: other policies read the whole table in one place, or columns that parts do not have. "
-            "Unlearned takes the place of SpacedRepetition. OrderDP(prune_ratio=..., exploitation=1) draws at random, "
+            "Unlearned(..., in_turn=False) takes the place of SpacedRepetition. OrderDP(prune_ratio=..., exploitation=1) draws at random, "
             'OrderDP(prune_ratio=0) keeps all; for other policies use table="replicated".'
         )
     if policy.every != "epoch":

@@ -196,10 +196,11 @@ class _ThresholdPolicy(Policy):
 
 @dataclass(frozen=True)
 class Unlearned(_ThresholdPolicy):
-    """Draws uniformly from the samples that are not learned, refreshes some of the learned ones, fills up with others.
+    """Goes through the samples that are not learned in turn, refreshes some of the learned ones, fills up with others.
 
-    If fewer samples are learned than are pruned, this is nearly a uniform draw from the others; if more are, all others
-    are kept. Among the samples that are not learned, none is preferred.
+    If fewer samples are learned than are pruned, the others come in turn, those first that were trained on longest ago;
+    while nothing is learned, this goes through all data as fewer epochs do. If more are learned, all others are kept.
+    Among the samples that are not learned, none is preferred for its loss.
 
     >>> Unlearned(prune_ratio=0.5).size(50_000, Context(n=50_000, epoch=0))
     25000
@@ -209,20 +210,27 @@ class Unlearned(_ThresholdPolicy):
         learned: When a sample is learned. A number is the probability of the right class under cross-entropy; for
             other losses give `RelativeLoss` or `LossBelow`.
         refresh: Fraction of the learned samples that is trained on in any case, so that what is forgotten is noticed.
+        in_turn: Whether samples of either kind come in turn, those first that were trained on longest ago; of equals,
+            those trained on less often. If False, both are drawn uniformly.
         unbiased: Whether to weight the kept samples so that the expected gradient is that of the mean over all data.
-            Needs `refresh`, or no learned sample might be kept.
+            Needs `refresh`, or no learned sample might be kept, and ``in_turn=False``.
     """
 
     prune_ratio: float
     _: KW_ONLY
     learned: Threshold = Probability()
     refresh: float = 0.1
+    in_turn: bool = True
     unbiased: bool = False
 
     def __post_init__(self) -> None:
         check_ratio("prune_ratio", self.prune_ratio)
         check_ratio("refresh", self.refresh, one_allowed=True)
         object.__setattr__(self, "learned", as_threshold(self.learned))
+        if self.unbiased and self.in_turn:
+            raise ConfigError(
+                "unbiased weights need a uniform draw, and samples come in turn. Add in_turn=False to unbiased=True."
+            )
         if self.unbiased and not self.refresh:
             raise ConfigError(
                 "unbiased weights need a positive probability for every sample, and without refresh learned samples "
@@ -247,8 +255,14 @@ class Unlearned(_ThresholdPolicy):
         return kept - from_learned, from_learned
 
     def select(self, table: Table, context: Context) -> Selection:
-        """Make two uniform draws and shuffle them together."""
+        """Take some samples that are not learned and some that are, in turn or drawn uniformly; shuffle them together."""
         learned = self.is_learned(table)
+        if self.in_turn:
+            of_others, of_learned = self.counts(context.n, int(learned.sum()))
+            waits = _waits(table, context)
+            others = top(np.where(learned, _LAST, waits), of_others, context)
+            again = top(np.where(learned, waits, _LAST), of_learned, context)
+            return Selection(shuffled(np.sort(np.concatenate((others, again))), context))
         return _two_draws(learned, *self.counts(context.n, int(learned.sum())), context, self.unbiased)
 
 
@@ -360,6 +374,21 @@ class SpacedRepetition(_ThresholdPolicy):
         due *= 1 + np.float32(_LESS_USED) / (1 + usage.astype(np.float32))
         due[np.isposinf(scores)] = np.inf
         return due
+
+
+_LAST = np.float32(-1)
+"""Below the wait of any sample."""
+
+
+def _waits(table: Table, context: Context) -> np.ndarray:
+    """Return how long each sample has not been trained on, in epochs; +inf if never.
+
+    Part of an epoch, at most a half, is added for samples that were trained on less often.
+    """
+    waits: np.ndarray = np.maximum(context.epoch - table["seen"].astype(np.float32), 1)
+    waits += np.float32(0.5) / (1 + table["usage"].astype(np.float32))
+    waits[np.isposinf(table["score"])] = np.inf
+    return waits
 
 
 def _refreshed(share: float, n_learned: int) -> int:
