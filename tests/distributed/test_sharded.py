@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from orderdp import OrderDP, Pruner
+from orderdp import OrderDP, Pruner, Unlearned
 from orderdp.distributed.collectives import Exchange
 from orderdp.distributed.sharded import transfer_plan
 from orderdp.distributed.sharded_table import MOST_USES
@@ -280,6 +280,7 @@ def test_moves_even_out_and_nobody_gives_what_it_needs(counts: list[int], each: 
         (UCB(0.3), {}, "needs orderdp.OrderDP.*got UCB.*other policies read the whole table"),
         (DynamicRandom(0.3), {}, r"OrderDP\(prune_ratio=..., exploitation=1\) draws at random"),
         (KeepAll(), {}, "whole table"),
+        (Unlearned(0.4), {}, r"does not store when a sample was last trained on.*Unlearned\(..., in_turn=False\)"),
         (OrderDP(0.4, every="batch"), {}, 'selects once per epoch.*Use every="epoch"'),
         (OrderDP(0.4, select=Mixed(top=0.5, uniform=0.5), unbiased=True), {}, "rank of every kept sample"),
         (OrderDP(0.4), {"shard": False}, "got shard=False"),

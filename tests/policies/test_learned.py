@@ -55,9 +55,7 @@ def learned_by_hand(scores: np.ndarray, threshold: float) -> set[int]:
     st.booleans(),
     st.integers(0, 3),
 )
-def test_unlearned_keeps_as_many_of_either_kind_as_a_restatement_says(
-    losses, ratio, refresh, in_turn, epoch
-) -> None:
+def test_unlearned_keeps_as_many_of_either_kind_as_a_restatement_says(losses, ratio, refresh, in_turn, epoch) -> None:
     scores = np.array(losses)
     learned = learned_by_hand(scores, 0.1)
     kept = round((1 - ratio) * len(scores))
@@ -128,7 +126,9 @@ def test_a_negative_control_the_easiest_are_not_what_is_kept() -> None:
 
 
 @pytest.mark.parametrize(
-    "policy", [SkipLearned(refresh=0.2, unbiased=True), Unlearned(0.3, refresh=0.2, unbiased=True, in_turn=False)], ids=repr
+    "policy",
+    [SkipLearned(refresh=0.2, unbiased=True), Unlearned(0.3, refresh=0.2, unbiased=True, in_turn=False)],
+    ids=repr,
 )
 def test_unbiased_weights_give_the_mean_over_all_data(policy) -> None:
     rng = np.random.default_rng(0)
