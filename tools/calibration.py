@@ -183,9 +183,10 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--trials", type=int, default=1000, help="comparisons for each cell (default: 1000)")
     trials = parser.parse_args(arguments).trials
     print(table(trials))
-    for seeds in (2, 3, 5):
-        enough, half, asked = settled(DESIGNS[0], seeds, trials // 4)
-        print(f"{seeds} seeds: {asked} asked for more, {enough:.1%} settled, {half:.1%} halfway")
+    for design in DESIGNS[:4]:
+        for seeds in (2, 3, 5):
+            enough, half, asked = settled(design, seeds, trials // 4)
+            print(f"{design.name}, {seeds} seeds: {asked} asked for more, {enough:.0%} settled, {half:.0%} halfway")
 
 
 if __name__ == "__main__":

@@ -213,9 +213,20 @@ def test_pages_of_any_length_fit_the_screen(
     assert browser.execute_script(OUTSIDE) == []
     assert browser.execute_script(SMALL) == []
     assert browser.execute_script(CUT) == []
+    names = browser.execute_script(NAMES)
+    assert len(set(names)) == len(names) == count - 1
+    assert all(name.endswith("%") for name in names)
+    assert browser.execute_script(ALONE) == []
     assert [entry for entry in browser.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")] == []
 
 
+# What the forest plot calls its rows, as it is drawn.
+NAMES = """return [...document.querySelector('.chart svg.marks').querySelectorAll('.role-axis-label text')]
+    .map((each) => each.textContent).filter((text) => /[a-z]/.test(text))"""
+# Marks of methods that stand on a line of their own, above the name.
+ALONE = """return [...document.querySelectorAll('td .swatch')].filter((mark) => {
+    const name = mark.nextElementSibling.getClientRects()[0], own = mark.getBoundingClientRect();
+    return own.bottom < name.top || own.top > name.bottom; }).map((mark) => mark.parentElement.textContent.trim())"""
 OUTSIDE = """return [...document.querySelectorAll('body *')]
     .filter((each) => each.getBoundingClientRect().right > innerWidth + 1)
     .map((each) => each.outerHTML.slice(0, 200))"""

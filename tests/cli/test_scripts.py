@@ -287,11 +287,11 @@ def test_the_card_of_a_coreset_method_is_printed(capsys) -> None:
         (["trian"], "there is no command 'trian'. Did you mean 'train'?"),
         (["nonsense"], "there is no command 'nonsense'. There are plan, train, "),
         (["compare", "--polices", "orderdp", "--out", "x"], "no option --polices. Did you mean '--policies'?"),
-        (["data", "--xyz"], "there is no option --xyz. --help shows them."),
+        (["data", "--xyz"], "there is no option --xyz. `orderdp "),
         (["plan", "--samples", "9", "--epochs", "1", "--batch-size", "1", "more"], "unrecognized arguments: more"),
         (
             ["plan", "--samples", "9", "--epochs", "1", "--batch-size", "1", "--prune-ratio", "40%"],
-            "argument --prune-ratio: must be in [0, 1), got 40%. It is a fraction, not a percentage. Give 0.4.",
+            "--prune-ratio: must be in [0, 1), got 40%. It is a fraction, not a percentage. Give 0.4.",
         ),
         (["train", "--prune-ratio", "a", "--out", "x"], "must be a number in [0, 1), got 'a'"),
     ],
@@ -469,6 +469,25 @@ def test_what_needs_no_torch_imports_none(typed: list[str]) -> None:
     code = "import sys; from orderdp.cli import main\ntry: main(sys.argv[1:])\nexcept SystemExit: pass\n"
     code += "sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code, *typed], check=True, timeout=180, capture_output=True)
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        (["compare", "--sedes", "0", "--out", "a"], "orderdp compare: there is no option --sedes. Did you mean"),
+        (["train", "--epochs", "x", "--out", "a"], "orderdp train: --epochs: invalid int value: 'x'."),
+        (["train"], "orderdp train: the following arguments are required: --out."),
+    ],
+    ids=lambda value: value if isinstance(value, str) else " ".join(value),
+)
+def test_bad_usage_is_said_in_one_line(typed: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(typed)
+    assert stopped.value.code == 2
+    errors = capsys.readouterr().err
+    assert errors.startswith(said)
+    assert errors.count("\n") == 1
+    assert f"`orderdp {typed[0]} --help` shows the options." in errors
 
 
 # -- Ctrl-C -----------------------------------------------------------------------------------------------------------

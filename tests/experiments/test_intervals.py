@@ -337,10 +337,13 @@ def test_the_seeds_that_are_asked_for_settle_the_verdict_in_any_design(design: c
 
 
 def check_settling(design: calibration.Design, seeds: int, trials: int) -> None:
-    """Four of five, at four standard errors; fewer where few seeds hide a spread, and half the seeds settle fewer."""
+    """Four of five, at four standard errors; half the seeds settle fewer.
+
+    Few seeds hide that one method spreads four times as much, or full data twice: 65 and 75 of 100.
+    """
     enough, half, asked = calibration.settled(design, seeds, trials, seed=1)
     assert asked > 10
-    wanted = 0.8 if len(set(design.spreads)) == 1 else 0.65
+    wanted = {calibration.DESIGNS[2]: 0.65, calibration.DESIGNS[3]: 0.75}.get(design, 0.8)
     assert enough >= wanted - 4 * math.sqrt(wanted * (1 - wanted) / asked)
     assert half < enough - 0.1
 

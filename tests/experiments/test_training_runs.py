@@ -313,6 +313,19 @@ def test_full_data_for_fewer_epochs_costs_what_a_pruned_run_costs(tmp_path: Path
     assert read_run(tmp_path).epochs[-1]["lr"] < 1e-4  # its schedule is fitted to its own end
 
 
+@pytest.mark.parametrize("ratio", [0.33, 0.4, 0.5])
+def test_fewer_epochs_save_what_was_asked_also_where_incomplete_batches_are_dropped(
+    tmp_path: Path, ratio: float
+) -> None:
+    settings = replace(BASE, policy="reduced", epochs=6, batch_size=128, drop_last=True, prune_ratio=ratio)
+    summary = training(settings, tmp_path).run()
+    assert summary["full_samples"] == 6 * 10 * 128  # of 1,347 samples, 67 are dropped
+    assert summary["samples"] == 128 * int(60 * (1 - ratio))
+    epochs = read_run(tmp_path).epochs
+    assert all(epoch["samples"] > 0 for epoch in epochs)
+    assert epochs[-1]["lr"] < 1e-3
+
+
 def test_the_learning_rate_ends_where_it_should_for_policies_that_know_their_steps_and_those_that_do_not(
     tmp_path: Path,
 ) -> None:

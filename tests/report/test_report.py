@@ -59,6 +59,7 @@ class Page(HTMLParser):
         if self._inside and self._inside[-1] == "script":
             self.scripts[-1] += data
         elif "style" not in self._inside:
+            data = data.replace("\N{NO-BREAK SPACE}", " ")
             self.text += data
             if "td" in self._inside:
                 self.cells[-1] += data
@@ -103,6 +104,23 @@ def test_the_page_says_verdict_numbers_and_how_it_was_run(page: Page) -> None:
         assert fact in page.text
 
 
+def test_no_line_of_the_page_can_begin_with_a_percent_sign(page: Page) -> None:
+    body = page.source.split("<main>")[1].split("<h2>How it was run</h2>")[0]
+    shown = re.sub(r"<[^>]*>", "", body)
+    assert "\N{NO-BREAK SPACE}%" in shown
+    assert " %" not in shown
+
+
+def test_columns_in_which_no_row_has_a_number_are_left_out(tmp_path: Path, page: Page) -> None:
+    folder = write(tmp_path, [each(90.0 + seed, seed) for seed in range(2) for each in (full, run)])
+    titles = ["Method", "Accuracy %", "Samples saved", "Time saved", "Against full data", "Verdict"]
+    few = Page(write_report(folder))
+    assert len(few.cells) == 2 * len(titles)
+    assert "Against fewer epochs" not in few.text
+    assert f"| {' | '.join(titles)} |" in markdown_report(folder)
+    assert "Against fewer epochs" in page.text
+
+
 def test_the_page_is_one_file_for_any_screen_that_asks_nobody_for_anything(page: Page) -> None:
     names = {name for _, attributes in page.tags for name in attributes}
     assert "src" not in names  # records without pictures
@@ -143,12 +161,34 @@ def test_every_chart_has_its_place_and_takes_the_width_there_is(page: Page) -> N
 def test_a_policy_has_one_color_in_the_table_and_in_all_charts(page: Page) -> None:
     looks = {look.method: look.color for look in series(compare(grid())).values()}
     assert len(set(looks.values())) == len(looks) == 4
-    swatches = {attributes["fill"] for tag, attributes in page.tags if tag == "circle"}
+    swatches = {attributes["fill"] for tag, attributes in page.tags if tag == "path"}
     assert swatches == set(looks.values())
     scales = re.findall(r'"scale":\{"domain":(\["Full data".*?\]),"range":(\[.*?\])\}', page.scripts[0])
     assert len(scales) > 3
     for names, colors in scales:
         assert all(looks[name] == shown for name, shown in zip(json.loads(names), json.loads(colors), strict=True))
+
+
+def test_methods_that_share_a_color_have_other_shapes() -> None:
+    runs = [full(90.0), *(run(89.0, policy=f"p{place}", label=f"method {place} 40%") for place in range(30))]
+    looks = list(series(compare(runs)).values())
+    assert len({(look.color, look.shape) for look in looks}) == len(looks) == 31
+    assert {look.shape for look in looks[:9]} == {"circle"}
+    accuracy = next(chart.chart.to_dict() for chart in charts(compare(runs)) if chart.name == "accuracy")
+    assert '"shape"' in json.dumps(accuracy)
+    few = next(chart.chart.to_dict() for chart in charts(compare(grid())) if chart.name == "accuracy")
+    assert '"shape"' not in json.dumps(few)
+
+
+@pytest.mark.parametrize("epochs", [1, 3, 40])
+def test_only_whole_epochs_have_a_mark_on_the_axis(tmp_path: Path, epochs: int) -> None:
+    folder = write(tmp_path, [full(90.0), run(91.0)], epochs=epochs)
+    drawn = export_charts(folder, tmp_path / "charts", format="svg")
+    picture = next(path for path in drawn if path.stem == "learning-curves").read_text()
+    before = picture.split(">epoch</text>")[0]
+    marks = re.findall(r">([\d.]+)</text>", before)
+    assert len(marks) >= min(3, epochs)
+    assert all(mark.isdigit() for mark in marks)
 
 
 def test_names_cannot_break_out_of_the_page(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 from orderdp._validation import suggestion
 from orderdp.cli._common import Command, complain, in_option_names, say, without_library_frames
@@ -73,13 +74,13 @@ def _parsed(arguments: list[str]) -> argparse.Namespace:
         option = unknown[0].partition("=")[0]
         if option.startswith("--"):
             close = suggestion(option, known)
-            own.error(f"there is no option {option}.{close if 'Did you mean' in close else ' --help shows them.'}")
+            own.error(f"there is no option {option}.{close if 'Did you mean' in close else ''}")
         own.error(f"unrecognized arguments: {' '.join(unknown)}")
     return options
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("orderdp", description=_DESCRIPTION, formatter_class=_Manual)
+    parser = _Parser("orderdp", description=_DESCRIPTION, formatter_class=_Manual)
     parser.add_argument("-V", "--version", action="store_true", help="print the version and stop")
     parser.set_defaults(run=lambda options: _show_version() if options.version else parser.print_help())
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
@@ -88,6 +89,15 @@ def _parser() -> argparse.ArgumentParser:
         own.set_defaults(run=command.run, parser=own)
         command.add(own)
     return parser
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in a line; argparse prints all options first, under which the line is lost."""
+
+    def error(self, message: str) -> NoReturn:
+        text = message.removeprefix("argument ")
+        end = "" if text.endswith((".", "?")) else "."
+        self.exit(2, f"{self.prog}: {text}{end} `{self.prog} --help` shows the options.\n")
 
 
 class _Manual(argparse.RawDescriptionHelpFormatter):

@@ -253,10 +253,28 @@ class SingleSampleError(Exception):
     """A batch is a single sample, and the model cannot be trained on one; the run fails."""
 
 
-def policy_of(settings: Settings) -> Policy:
-    """Build the policy of a run; controls train on all data."""
+def full_samples(settings: Settings, n: int, drop_last: bool) -> int:
+    """Return the number of samples that full data trains on.
+
+    Args:
+        settings: Settings of a run.
+        n: Number of samples in the data set.
+        drop_last: Whether incomplete last batches are dropped.
+    """
+    dropped = n % settings.batch_size if drop_last and n >= settings.batch_size else 0
+    return settings.epochs * (n - dropped)
+
+
+def policy_of(settings: Settings, used: float = 1.0) -> Policy:
+    """Build the policy of a run; controls train on all data.
+
+    Args:
+        settings: Settings of the run.
+        used: Fraction of the data that an epoch of full data trains on, less than 1 if its last batch is dropped. Fewer
+            epochs save a fraction of this.
+    """
     if settings.policy == "reduced" and settings.prune_ratio is not None:
-        return Budget(round(1 - settings.prune_ratio, 12), policy=FullData())
+        return Budget(round((1 - settings.prune_ratio) * used, 12), policy=FullData())
     if settings.policy in CONTROLS:
         return FullData()
     return build_at(settings.policy, settings.prune_ratio, **settings.policy_parameters)
@@ -296,12 +314,15 @@ class Training:
         self._log = RunLog(folder)
         self._loggers: list[Logger] = []
         self._static = static
-        self._policy = policy_of(settings) if static is None else static.policy
+        self._drop_last = drops_last(task, settings.drop_last)
+        n = len(task.train_set)
+        self._full_samples = full_samples(settings, n, self._drop_last)
+        used = self._full_samples / (settings.epochs * n)
+        self._policy = policy_of(settings, used) if static is None else static.policy
         labels = getattr(task, "labels", None)
         self._pruner = Pruner(
             self._policy, task.train_set, seed=settings.seed, epochs=settings.epochs, labels=labels, on_nan="raise"
         )
-        self._drop_last = drops_last(task, settings.drop_last)
         self._batch_size, self._lr_factor = settings.batch_size, 1.0
         if static is not None and static.batch_size is not None:  # replaces the batch size of the setting `steps`, too
             self._batch_size, self._lr_factor = static.batch_size, static.batch_size / settings.batch_size
@@ -526,8 +547,6 @@ class Training:
 
     def _finish(self, status: str, reason: str | None) -> dict[str, Any]:
         seconds = self._watch_time.seconds
-        n, batch_size = self._pruner.n, self.settings.batch_size
-        full = self.settings.epochs * (n - n % batch_size if self._drop_last and n >= batch_size else n)
         proxy_seconds = None if self._static is None else self._static.seconds
         cost = sum(seconds[part] for part in PARTS if part not in NOT_COUNTED) + (proxy_seconds or 0.0)
         parts: dict[str, Any] = {f"{part}_seconds": seconds[part] for part in PARTS}
@@ -540,8 +559,8 @@ class Training:
             reason=reason,
             metric=self._metric if status == "done" else None,
             samples=self._samples,
-            full_samples=full,
-            saved=1 - self._samples / full,
+            full_samples=self._full_samples,
+            saved=1 - self._samples / self._full_samples,
             node_hours=cost / 3600,
             proxy_seconds=proxy_seconds,
             usage=torch.bincount(self._pruner.usage).tolist(),

@@ -255,7 +255,7 @@ class Unlearned(_ThresholdPolicy):
         return kept - from_learned, from_learned
 
     def select(self, table: Table, context: Context) -> Selection:
-        """Take some samples that are not learned and some that are, in turn or drawn uniformly; shuffle them together."""
+        """Take samples of either kind, in turn or by uniform draws, and shuffle them together."""
         learned = self.is_learned(table)
         if self.in_turn:
             of_others, of_learned = self.counts(context.n, int(learned.sum()))

@@ -40,6 +40,7 @@ __all__ = [
     "legend",
     "save",
     "series",
+    "shapes",
     "time_unit",
     "tip",
     "usage_shares",
@@ -57,6 +58,9 @@ _OWN = {"full": "#808080", "orderdp": "#0a7ac0", "random": "#e08a00", "reduced":
 _OTHERS = ("#009e73", "#d55e00", "#4fb0e6", "#8c7a00", "#8f6bd8", "#c4586c", "#3f8f8f", "#a0703c")
 
 
+_SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down")
+
+
 _DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3], [12, 4], [1, 3])
 
 
@@ -72,35 +76,38 @@ class Series:
         color: Color of the method.
         ratio: Prune ratio in words; it has one dash pattern. Empty if none was requested.
         dash: Dash pattern of the ratio.
+        shape: Shape of the method's points; not a circle only where other methods have the color already.
     """
 
     method: str
     color: str
     ratio: str
     dash: tuple[int, ...]
+    shape: str = "circle"
 
 
 def series(rows: Sequence[Row]) -> dict[str, Series]:
     """Return the style of each row, by its label."""
-    methods: dict[str, str] = {}  # method -> color
+    methods: dict[str, tuple[str, str]] = {}  # method -> color and shape
     ratios: list[float] = sorted({row.prune_ratio for row in rows if row.prune_ratio is not None})
     looks = {}
     for row in rows:
         method = _RATIO.sub("", row.label) or row.label
         if method not in methods:
-            methods[method] = _color(row.policy, list(methods.values()))
+            methods[method] = _mark(row.policy, list(methods.values()))
         place = 0 if row.prune_ratio is None else ratios.index(row.prune_ratio)
         ratio = "" if row.prune_ratio is None else f"{100 * row.prune_ratio:g} % left out"
-        looks[row.label] = Series(method, methods[method], ratio, tuple(_DASHES[place % len(_DASHES)]))
+        own, shape = methods[method]
+        looks[row.label] = Series(method, own, ratio, tuple(_DASHES[place % len(_DASHES)]), shape)
     return looks
 
 
-def _color(policy: str, taken: list[str]) -> str:
-    own = _OWN.get(policy)
-    if own and own not in taken:
+def _mark(policy: str, taken: list[tuple[str, str]]) -> tuple[str, str]:
+    own = (_OWN.get(policy, ""), _SHAPES[0])
+    if own[0] and own not in taken:
         return own
-    free = [color for color in _OTHERS if color not in taken]
-    return free[0] if free else _OTHERS[len(taken) % len(_OTHERS)]
+    marks = [(color, shape) for shape in _SHAPES for color in _OTHERS]
+    return next((mark for mark in marks if mark not in taken), marks[len(taken) % len(marks)])
 
 
 _BARS = 60
@@ -376,6 +383,16 @@ def color(points: Numbers, looks: dict[str, Series]) -> tuple[Any, Any, Any]:
     return alt.Color("method:N", title=None, scale=scale, legend=legend()), pick, opacity
 
 
+def shapes(points: Numbers, looks: dict[str, Series]) -> dict[str, Any]:
+    """Return the shapes of points, if there are more methods than colors."""
+    alt = altair()
+    found = {looks[point["label"]].method: looks[point["label"]].shape for point in points}
+    if len(set(found.values())) < 2:
+        return {}
+    scale = alt.Scale(domain=list(found), range=list(found.values()))
+    return {"shape": alt.Shape("method:N", title=None, scale=scale, legend=legend())}
+
+
 def dashes(points: Numbers, looks: dict[str, Series]) -> dict[str, Any]:
     """Return the dash patterns of the ratios, if there is more than one; rows without a ratio have solid lines."""
     alt = altair()
@@ -538,13 +555,16 @@ def _differences(points: Numbers, looks: dict[str, Series], metric: Metric, marg
     shaded = alt.Chart(alt.Data(values=[{"low": -margin, "high": margin}])).mark_rect(color="#808080", opacity=0.18)
     zero = alt.Chart(alt.Data(values=[{"low": 0.0}])).mark_rule(color="#808080", strokeDash=[5, 4])
     base = alt.Chart(alt.Data(values=points), height=26 * len(points)).encode(y=y, color=color)
+    outlines = [looks[label].shape for label in colors]
+    by_label = alt.Shape("label:N", legend=None, scale=alt.Scale(domain=list(colors), range=outlines))
+    shape = {"shape": by_label} if len(set(outlines)) > 1 else {}
     tooltip = [tip("label:N", "method"), tip("y:Q", "difference", f"+.{metric.digits}f")]
     tooltip += [tip("interval:N", "95 % interval"), tip("word:N", "verdict")]
     return alt.layer(
         shaded.encode(x=x, x2="high:Q"),
         zero.encode(x=x),
         base.mark_rule(strokeWidth=2).encode(x=x, x2="high:Q"),
-        base.mark_point(filled=True, size=90, opacity=1.0).encode(x=alt.X("y:Q"), tooltip=tooltip),
+        base.mark_point(filled=True, size=90, opacity=1.0).encode(x=alt.X("y:Q"), tooltip=tooltip, **shape),
     )
 
 
@@ -564,21 +584,27 @@ def _final(points: Numbers, looks: dict[str, Series], metric: str, higher_is_bet
     steps = steps.mark_line(color="#808080", strokeWidth=5, opacity=0.35, interpolate="step-after").encode(x=x, y=y)
     layers = [reference.mark_rule(strokeDash=[5, 4], color="#808080").encode(y=y), steps]
     apart = min(4, 30 / len(methods))  # or error bars at the same ratio would hide each other
+    shape = shapes(points, looks)
     for place, method in enumerate(methods):
         aside = apart * (place - len(methods) // 2) if place else 0
         data = alt.Data(values=[point for point in points if point["method"] == method])
         base = alt.Chart(data).encode(x=x, color=by_method, opacity=opacity)
         layers.append(base.mark_line(strokeWidth=1.5, xOffset=aside).encode(y=y))
         layers.append(base.mark_rule(strokeWidth=2, xOffset=aside).encode(y=alt.Y("low:Q"), y2="high:Q"))
-        layers.append(base.mark_point(filled=True, size=90, xOffset=aside).encode(y=y, tooltip=tooltip))
+        layers.append(base.mark_point(filled=True, size=90, xOffset=aside).encode(y=y, tooltip=tooltip, **shape))
     return _layered(layers[:2], layers[2:], pick, _HEIGHT)
 
 
 def _time_to(points: Numbers, looks: dict[str, Series], metric: str, unit: str) -> Any:
     alt = altair()
-    x = alt.X("spent:Q", title=f"training time so far ({unit})", scale=alt.Scale(nice=False))
+    x = alt.X("spent:Q", title=f"training time so far ({unit})", scale=_wide())
     line, dots, _, pick = _curves(points, looks, x, alt.Y("y:Q", title=metric, scale=_from_first_quarter(points)))
     return _layered([], [line, dots], pick, _HEIGHT)
+
+
+def _wide() -> Any:
+    """Return a scale with room for the dots at both ends."""
+    return altair().Scale(nice=False, padding=6)
 
 
 def _learning(points: Numbers, looks: dict[str, Series], metric: str) -> Any:
@@ -587,7 +613,7 @@ def _learning(points: Numbers, looks: dict[str, Series], metric: str) -> Any:
 
 def _learned(points: Numbers, looks: dict[str, Series]) -> Any:
     alt = altair()
-    x = alt.X("cost:Q", title="samples trained on so far, in epochs of full data", scale=alt.Scale(nice=False))
+    x = alt.X("cost:Q", title="samples trained on so far, in epochs of full data", scale=_wide())
     return _with_spread(points, looks, x, "samples learned (%)", alt.Scale(domainMin=0), height=_HEIGHT_OF_SMALL)
 
 
@@ -597,7 +623,10 @@ def _diagnostic(points: Numbers, looks: dict[str, Series], title: str) -> Any:
 
 def _over_epochs(points: Numbers, looks: dict[str, Series], title: str, scale: Any) -> Any:
     alt = altair()
-    x = alt.X("epoch:Q", title="epoch", axis=alt.Axis(tickMinStep=1), scale=alt.Scale(nice=False))
+    first, last = (pick(point["epoch"] for point in points) for pick in (min, max))
+    few = last - first < _CROWDED  # of so few, Vega would also mark halves
+    axis = alt.Axis(values=list(range(first, last + 1)), format="d") if few else alt.Axis(tickMinStep=1)
+    x = alt.X("epoch:Q", title="epoch", axis=axis, scale=_wide())
     return _with_spread(points, looks, x, title, scale)
 
 
@@ -627,7 +656,7 @@ def _curves(points: Numbers, looks: dict[str, Series], x: Any, y: Any) -> tuple[
     tooltip += [tip("time:N", "time so far"), tip("seeds:Q", "seeds")]
     line = base.mark_line(strokeWidth=2, clip=True).encode(y=y, **dashes(points, looks))
     dots = base.mark_point(filled=True, size=45, clip=True, fillOpacity=0.0 if _crowded(points, "epoch") else 1.0)
-    return line, dots.encode(y=y, tooltip=tooltip), base, pick
+    return line, dots.encode(y=y, tooltip=tooltip, **shapes(points, looks)), base, pick
 
 
 def _crowded(points: Numbers, field: str) -> bool:
@@ -665,7 +694,7 @@ def _usage(points: Numbers, looks: dict[str, Series]) -> Any:
     alt = altair()
     by_method, pick, opacity = color(points, looks)
     base = alt.Chart(alt.Data(values=points)).encode(
-        x=alt.X("x:Q", title="times trained on", axis=alt.Axis(tickMinStep=1), scale=alt.Scale(nice=False)),
+        x=alt.X("x:Q", title="times trained on", axis=alt.Axis(tickMinStep=1), scale=_wide()),
         y=alt.Y("y:Q", title="share of the samples (%)"),
         color=by_method,
         detail="label:N",
@@ -674,4 +703,4 @@ def _usage(points: Numbers, looks: dict[str, Series]) -> Any:
     tooltip = [tip("label:N", "method"), tip("times:N", "times trained on"), tip("y:Q", "samples (%)", ".2f")]
     line = base.mark_line(interpolate="step", strokeWidth=2).encode(**dashes(points, looks))
     dots = base.mark_point(filled=True, size=45, fillOpacity=0.0 if _crowded(points, "x") else 1.0)
-    return _layered([], [line, dots.encode(tooltip=tooltip)], pick, _HEIGHT)
+    return _layered([], [line, dots.encode(tooltip=tooltip, **shapes(points, looks))], pick, _HEIGHT)

@@ -32,7 +32,6 @@ from orderdp.report.tables import (
     headline,
     in_order,
     is_further_test,
-    measure,
     run_list,
     shared_settings,
     task_name,
@@ -43,6 +42,17 @@ __all__ = ["PAGE_NAME", "export_charts", "markdown_of", "markdown_report", "page
 
 
 PAGE_NAME = "report.html"
+
+
+# The shapes of the charts, in a square of ten units.
+_OUTLINES = {
+    "circle": "M0 5A5 5 0 1 0 10 5A5 5 0 1 0 0 5Z",
+    "square": "M.5 .5H9.5V9.5H.5Z",
+    "triangle-up": "M5 .5L10 9.5H0Z",
+    "diamond": "M5 0L10 5L5 10L0 5Z",
+    "cross": "M3.3 0H6.7V3.3H10V6.7H6.7V10H3.3V6.7H0V3.3H3.3Z",
+    "triangle-down": "M5 9.5L0 .5H10Z",
+}
 
 
 def write_report(
@@ -84,6 +94,7 @@ def page(runs: list[Run], directory: str, margin: float | None = None) -> str:
     tables = [{"name": task["file"], "rows": flat_rows(rows)} for task, rows in zip(shown, by_task, strict=True)]
     scripts = [_drawing_library(), _asset("page.js")]
     environment = jinja2.Environment(autoescape=True, trim_blocks=True)
+    environment.filters["joined"] = _joined
     return environment.from_string(_asset("page.html")).render(
         title=f"Comparison of {', '.join(names)}",
         directory=directory,
@@ -96,6 +107,7 @@ def page(runs: list[Run], directory: str, margin: float | None = None) -> str:
         specs=_inside_script(json.dumps(specs, allow_nan=False, separators=(",", ":"))),
         tables=_inside_script(json.dumps(plain(tables), allow_nan=False)),
         scripts=scripts,
+        outlines=_OUTLINES,
         digests=[_digest(script) for script in scripts],
     )
 
@@ -103,15 +115,13 @@ def page(runs: list[Run], directory: str, margin: float | None = None) -> str:
 def _task(rows: list[Row], by_task: list[list[Row]], prefix: str, specs: dict[str, Any]) -> dict[str, Any]:
     """Return the page's content for one task; the specifications of its charts are added to `specs`."""
     looks = series(rows)
-    shown = columns(measure(rows))
+    shown = columns(rows)
     return {
         "name": task_name(rows, by_task),
         "headline": headline(rows),
         "caption": caption(rows),
         "columns": shown,
-        "rows": [
-            {"color": looks[row.label].color, "cells": [column.cell(row) for column in shown]} for row in in_order(rows)
-        ],
+        "rows": [{"look": looks[row.label], "cells": [column.cell(row) for column in shown]} for row in in_order(rows)],
         "file": re.sub(r"[^a-z0-9]+", "-", task_name(rows, by_task).lower()).strip("-") or "comparison",
         "gallery": None if is_further_test(rows) else gallery(rows),
         "troubled": counted_out(rows),
@@ -125,6 +135,11 @@ def _figure(chart: Chart, prefix: str, specs: dict[str, Any]) -> dict[str, str]:
     name = f"{prefix}-{len(specs)}-{chart.name}"
     specs[name] = chart.chart.to_dict()
     return {"id": name, "title": chart.title, "text": chart.text}
+
+
+def _joined(text: str) -> str:
+    """Return the text with no-break spaces before percent signs, which no line should begin with."""
+    return text.replace(" %", "\N{NO-BREAK SPACE}%")
 
 
 def _inside_script(text: str) -> str:
@@ -209,7 +224,7 @@ def markdown_of(rows: Sequence[Row]) -> str:
     for same in by_task:
         title = f"### {_escaped(task_name(same, by_task))}"
         first, *more = map(_escaped, headline(same))
-        shown = columns(measure(same))
+        shown = columns(same)
         troubled = [f"- {run['state']}: {_escaped(run['text'])}" for run in counted_out(same)]
         parts += [title, " ".join([f"**{first}**", *more]), _table(same, shown), "\n".join(troubled)]
     return "\n\n".join(part for part in parts if part)

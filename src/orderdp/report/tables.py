@@ -165,9 +165,13 @@ class Column:
     numeric: bool = True
 
 
-def columns(metric: Metric) -> tuple[Column, ...]:
-    """Return the columns of the table: the verdict comes last, after the estimates and their intervals."""
-    return (
+def columns(rows: Sequence[Row]) -> list[Column]:
+    """Return the columns of the table in which a row has a value.
+
+    The verdict comes last, after the estimates and their intervals.
+    """
+    metric = measure(rows)
+    found = (
         Column("Method", lambda row: Cell(row.label, note(row), row.label), numeric=False),
         Column(as_title(metric.titled), _metric),
         Column("Samples saved", _saved),
@@ -177,6 +181,7 @@ def columns(metric: Metric) -> tuple[Column, ...]:
         Column("Against random", lambda row: _difference(row.against_random, metric)),
         Column("Verdict", lambda row: Cell(_word(row), order=_word(row)), numeric=False),
     )
+    return [column for column in found if not all(column.cell(row).empty for row in rows)]
 
 
 def in_order(rows: Sequence[Row]) -> list[Row]:

@@ -5,6 +5,9 @@ const night = matchMedia("(prefers-color-scheme: dark)");
 const narrow = matchMedia("(max-width: 700px)");
 const specs = JSON.parse(document.getElementById("specs").textContent);
 
+// On a phone the plot needs half of the width. The end of a name is its ratio, so the middle is left out.
+const SHORT = "length(datum.label) > 20 ? slice(datum.label, 0, 10) + '…' + slice(datum.label, -8) : datum.label";
+
 function look(width, column) {
   const style = getComputedStyle(document.documentElement);
   const [ink, quiet, line] = ["--ink", "--quiet", "--line"].map((name) => style.getPropertyValue(name).trim());
@@ -17,7 +20,7 @@ function look(width, column) {
       labelColor: quiet, titleColor: quiet, gridColor: line, domainColor: line, tickColor: line,
       titleFontWeight: "normal", labelFontSize: 12, titleFontSize: 12, tickCount: 6,
     },
-    axisYBand: { labelLimit: width < 600 ? 150 : 260 }, // on a phone, the plot needs half of the width
+    axisYBand: width < 600 ? { labelLimit: 160, labelExpr: SHORT } : { labelLimit: 260 },
     legend: { labelColor: ink, labelFontSize: 12, columns: Math.max(1, Math.floor((width - 60) / column)) },
   };
 }
