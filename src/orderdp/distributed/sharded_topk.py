@@ -359,7 +359,8 @@ def checked_for_shards(policy: Policy) -> Policy:
             'table="sharded" needs orderdp.OrderDP, Unlearned, SkipLearned, Budget, UniformTail or FullData, got '
             f"{describe(policy)}: other policies read the whole table in one place, or columns that parts do not have. "
             "Unlearned(..., in_turn=False) takes the place of SpacedRepetition. OrderDP(prune_ratio=..., "
-            'exploitation=1) draws at random, OrderDP(prune_ratio=0) keeps all; for other policies use table="replicated".'
+            "exploitation=1) draws at random, OrderDP(prune_ratio=0) keeps all; for other policies use "
+            'table="replicated".'
         )
     if policy.every != "epoch":
         raise ConfigError(
