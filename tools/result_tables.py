@@ -212,8 +212,8 @@ class _Rival:
         )
         bound = critical_value((_COMMON,) * rivals, degrees)
         reach = bound * math.sqrt(sum(errors)) / len(found)
-        centre = statistics.fmean(lead.mean for lead in found)
-        return f"{mean} ({centre - reach:.2f}, {centre + reach:.2f})"
+        center = statistics.fmean(lead.mean for lead in found)
+        return f"{mean} ({center - reach:.2f}, {center + reach:.2f})"
 
 
 def leads(studies: Sequence[Sequence[Run]], policy: str = "unlearned") -> str:
