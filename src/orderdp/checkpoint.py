@@ -62,6 +62,10 @@ def with_origin(policy: Policy, n: int, table: Mapping[str, Any], timeline: Mapp
     }
 
 
+#: Up to where `in_turn` stands in an `Unlearned` that does not name it: it drew uniformly.
+_UNTIL_IN_TURN = re.compile(r"(\bUnlearned\((?:(?!in_turn=|Unlearned\().)*?refresh=[^,)]+, )(?=unbiased=)")
+
+
 def with_current_keys(state: Any) -> Any:
     """Return the state of a pruner, or the list of states, under the names of this version: earlier ones differed."""
     if isinstance(state, list | tuple):
@@ -72,8 +76,10 @@ def with_current_keys(state: Any) -> Any:
     table, policy = state.get("table"), state.get("policy")
     if isinstance(table, Mapping) and "strays" in table:
         changed["table"] = {("invalid_counts" if name == "strays" else name): value for name, value in table.items()}
-    if isinstance(policy, str) and "normalise=" in policy:
-        changed["policy"] = policy.replace("normalise=", "normalize=")
+    if isinstance(policy, str):
+        policy = _UNTIL_IN_TURN.sub(r"\1in_turn=False, ", policy.replace("normalise=", "normalize="))
+        if policy != state["policy"]:
+            changed["policy"] = policy
     return {**state, **changed} if changed else state
 
 
@@ -288,6 +294,12 @@ def load_checkpoint(
     """
     if not Path(path).exists():
         raise StateError(f"there is no checkpoint at {os.fspath(path)!r}.")
+    odd = _odd_entry(path)
+    if odd is not None:
+        raise StateError(
+            f"{os.fspath(path)!r} is damaged: its list of contents calls {odd} compressed or a folder, which it was "
+            "not when it was written. Use another checkpoint."
+        )
     with ThreadPoolExecutor(1) as beside:
         damaged = beside.submit(_damaged_part, path) if verify else None
         try:
@@ -312,15 +324,27 @@ def _why_not_read(path: str | os.PathLike[str], error: Exception) -> str:
     )
 
 
+def _odd_entry(path: str | os.PathLike[str]) -> str | None:
+    """Return the name of a part that is marked as a folder or as compressed; None if there is none, or no list.
+
+    Torch writes neither. It takes such a part for empty or shorter, and reads memory that was never written.
+    """
+    with suppress(*_UNREADABLE):
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                for info in archive.infolist():
+                    if info.external_attr & 0x10 or info.compress_type != zipfile.ZIP_STORED:
+                        return info.filename
+    return None
+
+
 def _damaged_part(path: str | os.PathLike[str]) -> str | None:
     """Return the name of a part whose checksum does not fit; None if all fit, or if the file has none."""
     try:
         if not zipfile.is_zipfile(path):
             return None
         with zipfile.ZipFile(path) as archive:
-            # Torch takes a part with the mark of a folder for empty, and leaves its tensor uninitialized.
-            folders = (info.filename for info in archive.infolist() if info.external_attr & 0x10)
-            part = next(folders, None) or archive.testzip()
+            part = archive.testzip()
             if part is None:
                 return None
             folder, _, name = part.partition("/")
