@@ -60,7 +60,7 @@ def test_a_part_that_seems_to_be_something_else_is_refused(place: int, value: in
         assert whole[entry + place] == 0
         path.write_bytes(whole[: entry + place] + bytes([value]) + whole[entry + place + 1 :])
         for verify in (True, False):  # the list is read first: torch would read memory that was never written
-            with pytest.raises(StateError, match="its list of contents calls .* compressed or a folder"):
+            with pytest.raises(StateError, match=r"its list of contents calls .* compressed or a folder"):
                 orderdp.load_checkpoint(path, verify=verify)
 
 
