@@ -273,6 +273,25 @@ def test_counts_of_batches_that_repeat_samples_widen_too() -> None:
     assert table["usage"].tolist() == [0, 40_000]
 
 
+@pytest.mark.parametrize("before", [0, 1 << 14, 32_000])
+@pytest.mark.parametrize("how", ["written", "loaded", "put"])
+def test_counts_widen_within_an_epoch_too(before: int, how: str) -> None:
+    old = ScoreTable(3)
+    old._columns["usage"][1] = before
+    table = ScoreTable(3)
+    if how == "loaded":
+        table.load_state_dict(old.state_dict())
+    elif how == "put":
+        table.put(np.array([1]), {"usage": np.array([before], dtype=np.int16)})
+    else:
+        table = old
+        table.begin_epoch(epoch=0)
+    for _ in range(5):
+        write(table, [1] * 9_000, [1.0] * 9_000, epoch=0)
+        table.flush()
+    assert table["usage"].tolist() == [0, before + 45_000, 0]
+
+
 def test_counts_stay_small_while_they_are_small() -> None:
     table = ScoreTable(2)
     table._writes = 1 << 20

@@ -877,7 +877,8 @@ class EpochManager:
         progress.unsynced += samples
         progress.received += samples
         samples *= self._world  # all ranks are at the same step, so each rank knows the progress of all
-        progress.step = max(progress.step, samples)
+        if samples > progress.step:
+            progress.step = samples
         progress.trained += samples
         if progress.end is not None and progress.trained >= progress.end:
             self._over()

@@ -290,7 +290,7 @@ def _wide(losses: torch.Tensor) -> torch.dtype:
 
 def checked_index(index: Any) -> torch.Tensor:
     """Return the indices of a batch as a flat int64 tensor, or raise an error."""
-    if isinstance(index, torch.Tensor) and index.dtype == torch.int64 and index.ndim == 1:
+    if isinstance(index, torch.Tensor) and index.dtype is torch.int64 and index.ndim == 1:
         return index
     if isinstance(index, np.ndarray) and index.dtype.kind in "iu":
         # Torch accepts no array with negative strides or swapped bytes.

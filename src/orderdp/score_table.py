@@ -196,6 +196,7 @@ class ScoreTable:
         # as much as writing one.
         self._unflushed: list[torch.Tensor] = []
         self._unflushed_epoch = 0
+        self._since_look = 0  # samples counted since the counts were last known to be small
         self._writes = 0
         # As long as the data set, without memory of its own: for the range check of indices on the CPU.
         self._rows = torch.zeros(1).expand(n)
@@ -300,9 +301,9 @@ class ScoreTable:
             extra: Further keyword arguments of `compute_columns`.
         """
         index = self._checked(index)
-        if losses.dtype is torch.float64:
-            mean, losses = None, _in_range(losses)  # the mean may be finite even if a loss is infinite in the table
         if losses.dtype is not torch.float32 or losses.device != self.device:
+            if losses.dtype is torch.float64:
+                mean, losses = None, _in_range(losses)  # the mean may be finite even if a loss is infinite in the table
             losses = losses.to(device=self.device, dtype=torch.float32, non_blocking=not self._on_host)
         if self._on_host and compute_columns is None and math.isfinite((losses.sum() if mean is None else mean).item()):
             self._columns["score"].index_copy_(0, index, losses)
@@ -397,10 +398,12 @@ class ScoreTable:
             return
         index = torch.cat(self._unflushed)
         self._unflushed = []
-        for part in torch.split(index, _WIDEN_AT):
+        for part in (index,) if len(index) <= _WIDEN_AT else torch.split(index, _WIDEN_AT):
             usage = self._columns["usage"]
-            # One sample may be all of the part. Not on a device, which would have to be waited for.
-            if self._on_host and usage.dtype is torch.int16 and (usage.index_select(0, part) >= _WIDEN_AT).any():
+            self._since_look += len(part)
+            # One sample may be all that was counted. Not on a device, which would have to be waited for.
+            look = self._since_look > _WIDEN_AT and self._on_host and usage.dtype is torch.int16
+            if look and usage.index_select(0, part).max() >= _WIDEN_AT:
                 usage = self._columns["usage"] = usage.to(torch.int32)
             usage.index_add_(0, part, torch.ones(len(part), dtype=usage.dtype, device=usage.device))
         self._stamp(index, self._unflushed_epoch)
@@ -415,6 +418,7 @@ class ScoreTable:
     def put(self, index: np.ndarray, columns: Mapping[str, np.ndarray]) -> None:
         """Replace some rows by values computed elsewhere."""
         where = torch.from_numpy(index).to(self.device)
+        self._since_look = _WIDEN_AT
         for name, values in columns.items():
             column = self.column(name)
             new = torch.from_numpy(values).to(self.device)
@@ -438,7 +442,8 @@ class ScoreTable:
         seen = self._columns["seen"][: self.size]
         if self._on_host:
             found = seen.numpy() == epoch
-            return torch.tensor([np.count_nonzero(found[samples]), np.count_nonzero(found)])
+            of_samples = found.take(samples, mode="wrap")  # all are in range; looking costs as much again
+            return torch.tensor([np.count_nonzero(of_samples), np.count_nonzero(found)])
         is_seen = seen == epoch
         counts = torch.zeros(2, dtype=torch.int64, device=self.device)
         counts[1] = is_seen.sum()
@@ -478,6 +483,7 @@ class ScoreTable:
         # If batches repeat samples, a count may exceed the number of writes.
         if self._columns["usage"].dtype is torch.int16 and int(self._columns["usage"].max()) >= _WIDEN_AT:
             self._columns["usage"] = self._columns["usage"].to(torch.int32)
+        self._since_look = 0
         nonfinite, outside = self._invalid.tolist()
         self._invalid.zero_()
         return nonfinite, outside
@@ -504,7 +510,7 @@ class ScoreTable:
         """Restore what `state_dict` returned; the table stays on its device."""
         self.check_state(state)
         device = self.device
-        self._unflushed = []
+        self._unflushed, self._since_look = [], _WIDEN_AT
         for name, values in state["columns"].items():
             # Counts may have been widened; scores may have been stored in another precision to save space.
             declared = _torch_dtype(self.declared[name].dtype)
