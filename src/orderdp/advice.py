@@ -123,13 +123,13 @@ class Advice:
         if self.learned < FEW or whole_percent(self.saving) < 1:
             return ()
         given = {"learned": _written(self.rule)} if self.rule != Probability() else {}
-        refreshed = {"refresh": repr(self.refresh)}
+        if self.refresh != 0.1:
+            given["refresh"] = repr(self.refresh)
         left_out = _left_out(self.saving)
-        skipping = _call("Unlearned", f"{left_out / 100:g}", {**given, **refreshed})
+        skipping = _call("Unlearned", f"{left_out / 100:g}", given)
         if not self.refresh:
             return (skipping,)  # a budget needs a refresh, or an epoch could be empty
-        default = self.refresh == 0.1
-        return _call("Budget", f"{(100 - left_out) / 100:g}", given if default else {**given, **refreshed}), skipping
+        return skipping, _call("Budget", f"{(100 - left_out) / 100:g}", given)
 
     def as_dict(self) -> dict[str, Any]:
         """Return all values, for JSON."""
