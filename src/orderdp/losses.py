@@ -419,7 +419,7 @@ _BATCH_LOSS_MEMORY = 0.8
 
 
 def of_a_batch_loss(compute_columns: ComputeColumns | None) -> ComputeColumns:
-    """Return a `compute_columns` that moves each sample's score towards the loss of its batch by a moving average."""
+    """Return a `compute_columns` that moves each sample's score toward the loss of its batch by a moving average."""
 
     def averaged(rows: Rows, losses: torch.Tensor, **extra: Any) -> Mapping[str, torch.Tensor]:
         old = rows["score"]

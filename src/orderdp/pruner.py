@@ -794,7 +794,7 @@ class Pruner:
             index: The indices that came with the batch.
             losses: One loss per index; not modified.
             scores: Stored in place of the losses, if the two differ (MixUp, weighted losses).
-            reduced: Whether `losses` is one number for the whole batch; each sample's score then moves towards it.
+            reduced: Whether `losses` is one number for the whole batch; each sample's score then moves toward it.
             **extra: Further values that the policy needs, one per sample: `update_arguments` names them.
 
         Returns:

@@ -59,7 +59,7 @@ def omp(gradients: Gradients, target: np.ndarray, count: int, ridge: float) -> O
     `target` has the shape (classes, width + 1). Each step adds the gradient with the largest inner product with the
     residual, and solves for all weights again: min |target - sum|^2 + ridge |w|^2 over w >= 0. A weight that would be
     negative is removed, as in the method of Lawson and Hanson, so every step lowers the objective. Ends early if no
-    gradient points towards the residual.
+    gradient points toward the residual.
     """
     active = _Active(gradients, target, ridge, count)
     along, objectives = gradients.along(target), []
@@ -86,7 +86,7 @@ class _Active:
 
     def __init__(self, gradients: Gradients, target: np.ndarray, ridge: float, most: int) -> None:
         self._ridge, self._all = ridge, gradients
-        self._towards = gradients.along(target).astype(np.float64)
+        self._toward = gradients.along(target).astype(np.float64)
         self._inverse = np.empty((most, most))
         self._positions = np.empty(most, dtype=np.int64)
         # Contiguous copies: indexing at every step would cost more than the computation.
@@ -118,12 +118,12 @@ class _Active:
         self._inverse[m, m] = 1 / rest
         self._positions[m], self._errors[m], self._inputs[m] = position, one.errors[0], one.inputs[0]
         self.size += 1
-        weight = (self._towards[position] - float(cross @ self.weights)) / rest
+        weight = (self._toward[position] - float(cross @ self.weights)) / rest
         self._keep_positive(np.append(self.weights, 0.0), np.append(self.weights - through * weight, weight))
         return True
 
     def _keep_positive(self, before: np.ndarray, free: np.ndarray) -> None:
-        """Move from `before` towards the `free` solution while all weights are positive; remove those that reach 0."""
+        """Move from `before` toward the `free` solution while all weights are positive; remove those that reach 0."""
         while len(free) and free.min() <= 0:
             steps = np.where(free <= 0, before / np.maximum(before - free, 1e-300), np.inf)
             first = int(steps.argmin())
