@@ -225,7 +225,7 @@ class Advice:
     def _numbers(self) -> list[str]:
         rows = []
         if self.learned_at:
-            rows.append(("share learned", [(f"at {p:g}", as_percent(share)) for p, share in self.learned_at]))
+            rows.append(("fraction learned", [(f"at {p:g}", as_percent(share)) for p, share in self.learned_at]))
         names = {0.0: "least", 0.5: "median", 1.0: "largest"}
         quantiles = [(names.get(share, f"{100 * share:g} %"), f"{loss:.3g}") for share, loss in self.quantiles]
         rows.append(("losses", quantiles))
