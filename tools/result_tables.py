@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -170,7 +171,7 @@ def regimes(studies: Sequence[Sequence[Run]]) -> str:
             own, orderdp = _plain(there, "unlearned"), _plain(there, "orderdp")
             lines.append(
                 [
-                    f"{setting['data']}, {setting['model']}, {setting['epochs']} ({note(own)})",
+                    f"{_data_name(setting['data'])}, {setting['model']}, {setting['epochs']} ({note(own)})",
                     f"{100 * learned:.0f} %",
                     f"{100 * ratio:g} %",
                     *map(_with_reach, (own.against_full, own.against_reduced, own.against_random)),
@@ -178,6 +179,11 @@ def regimes(studies: Sequence[Sequence[Run]]) -> str:
                 ]
             )
     return "\n".join(table(lines))
+
+
+def _data_name(data: str) -> str:
+    """The data set in words: "cifar10, 10,000 images" for "cifar10?train=10000"."""
+    return re.sub(r"\?train=(\d+)$", lambda found: f", {int(found[1]):,} images", data)
 
 
 @dataclass
