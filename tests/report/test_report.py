@@ -180,7 +180,7 @@ def test_methods_that_share_a_color_have_other_shapes() -> None:
     assert '"shape"' not in json.dumps(few)
 
 
-@pytest.mark.parametrize("epochs", [1, 3, 40])
+@pytest.mark.parametrize("epochs", [2, 3, 40])
 def test_only_whole_epochs_have_a_mark_on_the_axis(tmp_path: Path, epochs: int) -> None:
     folder = write(tmp_path, [full(90.0), run(91.0)], epochs=epochs)
     drawn = export_charts(folder, tmp_path / "charts", format="svg")
@@ -588,6 +588,35 @@ def test_the_margin_is_shaded_and_what_diverged_is_left_out_of_the_first_chart()
     assert spec["layer"][0]["data"]["values"] == [{"low": -0.5, "high": 0.5}]
     assert "lost" not in json.dumps(spec)
     assert "Diverged, and left out of the pooled variance: lost" in " ".join(headline(compare([*grid(), *lost])))
+
+
+def with_epochs(each: Run, *numbers: int) -> Run:
+    each.epochs = [{**EPOCH, "epoch": number, "metric": (each.summary or {})["metric"]} for number in numbers]
+    return each
+
+
+def test_what_diverged_does_not_set_the_scale_of_any_chart_of_the_metric() -> None:
+    runs = [*grid(), *(run(10.0, seed, label="lost", policy="ucb") for seed in range(3))]
+    drawn = {chart.name: chart for chart in charts(compare([with_epochs(each, 5, 10) for each in runs]))}
+    for name in ("accuracy", "time-to-accuracy", "learning-curves"):
+        assert "Methods that diverged are left out." in drawn[name].text
+        assert "lost" not in json.dumps(drawn[name].chart.to_dict())
+    assert "lost" in json.dumps(drawn["cost"].chart.to_dict())
+    usual = charts(compare([with_epochs(each, 5, 10) for each in grid()]))
+    assert not any("diverged" in chart.text for chart in usual if chart.name != "differences")
+
+
+def test_runs_that_were_tested_once_have_no_learning_curve() -> None:
+    drawn = {chart.name: chart for chart in charts(compare([with_epochs(each, 10) for each in grid()]))}
+    assert drawn["learning-curves"].chart is None
+    assert "--evaluate-every" in drawn["learning-curves"].text
+    assert drawn["time-to-accuracy"].chart is not None
+
+
+@pytest.mark.parametrize(("seconds", "said"), [(6.0, False), (5.1, False), (4.0, True), (15.0, False)])
+def test_a_time_that_samples_do_not_explain_is_doubted(seconds: float, said: bool) -> None:
+    runs = [full(90.0, seed, seconds=10.0) for seed in (0, 1)] + [run(90.0, seed, seconds=seconds) for seed in (0, 1)]
+    assert ("likely not timed alike" in headline(compare(runs))[0]) is said
 
 
 def learned_chart(runs: list[Run]) -> dict[str, Any] | None:

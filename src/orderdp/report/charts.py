@@ -485,16 +485,21 @@ def _all(rows: Sequence[Row], looks: dict[str, Series]) -> Iterator[Chart]:
         margin = next(row.margin for row in rows if row.against_full is not None)
         text = _DIFFERENCES.format(margin=found.amount(margin))
         yield _chart("differences", "Difference to full data", text, _differences, gaps, looks, found, margin)
-    points = final_points(rows, looks)
+    trained = [row for row in rows if not row.diverged]
+    left_out = f" {_LEFT_OUT}" if len(trained) < len(rows) else ""
+    points = final_points(trained, looks)
     title = f"{as_title(metric)} against real cost"
-    yield _chart("accuracy", title, _FINAL, _final, points, looks, axis, found.higher_is_better)
+    yield _chart("accuracy", title, _FINAL + left_out, _final, points, looks, axis, found.higher_is_better)
     if is_further_test(rows):
         return  # the other charts are about training, and the view of the training runs has them
-    learning = curves(rows, looks, lambda epoch: epoch.get("metric"))
+    learning = curves(trained, looks, lambda epoch: epoch.get("metric"))
     unit, unit_name = time_unit(point["seconds"] for point in learning)
     learning = [{**point, "spent": round(point["seconds"] / unit, 4)} for point in learning]
-    yield _chart("time-to-accuracy", f"Time to {metric}", _TIME, _time_to, learning, looks, axis, unit_name)
-    yield _chart("learning-curves", "Learning curves", _LEARNING, _learning, learning, looks, axis)
+    yield _chart("time-to-accuracy", f"Time to {metric}", _TIME + left_out, _time_to, learning, looks, axis, unit_name)
+    if learning and len({point["label"] for point in learning}) == len(learning):
+        yield Chart("learning-curves", "Learning curves", _TESTED_ONCE, None)
+    else:
+        yield _chart("learning-curves", "Learning curves", _LEARNING + left_out, _learning, learning, looks, axis)
     full = full_epoch(rows)
     learned = [] if full is None else curves(rows, looks, learned_percent, full)
     if learned:  # records of earlier versions lack it
@@ -508,10 +513,10 @@ def _all(rows: Sequence[Row], looks: dict[str, Series]) -> Iterator[Chart]:
         yield _chart(file_name, title, text, _diagnostic, curve, looks, title[:1].lower() + title[1:])
 
 
-_DIFFERENCES = (
-    "Mean and 95 % interval; the intervals hold at once. The margin, {margin}, is shaded. "
-    "Methods that diverged are left out."
-)
+_LEFT_OUT = "Methods that diverged are left out."
+
+
+_DIFFERENCES = f"Mean and 95 % interval; the intervals hold at once. The margin, {{margin}}, is shaded. {_LEFT_OUT}"
 
 
 _FINAL = (
@@ -524,6 +529,9 @@ _TIME = "Over the time spent on training, selection, overhead and a coreset's pr
 
 
 _LEARNING = "On the test set after each epoch, mean and standard deviation over seeds. The steep beginning is cut off."
+
+
+_TESTED_ONCE = "Each run was tested once, at its end. With --evaluate-every 1 it is tested after each epoch."
 
 
 _LEARNED = (

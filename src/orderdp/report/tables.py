@@ -142,6 +142,10 @@ _NOTHING = "–"  # noqa: RUF001
 _CONTROLS = ("full", "reduced", "random")
 
 
+# A saving of time that exceeds that of samples by more is doubted.
+_UNEXPLAINED = 0.1
+
+
 @dataclass(frozen=True)
 class Cell:
     """A table cell: a value, a smaller text next to it, and a sort key."""
@@ -296,7 +300,7 @@ def headline(rows: Sequence[Row]) -> list[str]:
         waiting = not any(row.runs for row in methods)
         what = "a method to set against full data" if waiting else "full data of the same seeds"
         return [f"Nothing can be said yet: there is no finished run of {what}."]
-    return [_main_sentence(best) + _same_saving(best), *_control_sentences(best), *diverged(rows)]
+    return [_main_sentence(best) + _same_saving(best) + _doubted_time(best), *_control_sentences(best), *diverged(rows)]
 
 
 def _best(rows: Sequence[Row]) -> Row | None:
@@ -311,6 +315,13 @@ def _same_saving(row: Row) -> str:
     if own is None or reduced is None:
         return ""
     return f" The same saving by fewer epochs: {row.measure.written(own.mean - reduced.mean, '+')}."
+
+
+def _doubted_time(row: Row) -> str:
+    """Return a warning if the time fell by much more than the samples, which pruning does not explain."""
+    if row.saved is None or row.saved_time is None or row.saved_time <= row.saved + _UNEXPLAINED:
+        return ""
+    return " Time fell by more than samples did: the runs were likely not timed alike."
 
 
 def diverged(rows: Sequence[Row]) -> list[str]:
