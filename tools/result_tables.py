@@ -7,14 +7,16 @@ import re
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from orderdp.experiments.intervals import critical_value
 from orderdp.experiments.records import Run
 from orderdp.experiments.statistics import Difference, Row, between, compare, spread_of
+from orderdp.policies import Unlearned
 from orderdp.report.tables import counted_out, diverged, note
 from orderdp_paper.suite import Table
 
-__all__ = ["comparison", "further_tests", "glance", "leads", "regimes", "suite_lines"]
+__all__ = ["ceilings", "comparison", "further_tests", "glance", "leads", "regimes", "suite_lines"]
 
 _CONTROLS = ("full", "reduced", "random")
 _DEFAULTS = {"unlearned": {"refresh": 0.1}}
@@ -252,6 +254,53 @@ def leads(studies: Sequence[Sequence[Run]], policy: str = "unlearned") -> str:
     heads = [f"{_TITLES[policy]} to", "Cells", "Mean", "Smallest", "Largest"]
     order = sorted(rivals, key=lambda name: (name not in _NAMES.values(), list(rivals).index(name)))
     return "\n".join(table([heads, *(rivals[name].line(name, len(rivals)) for name in order)]))
+
+
+def ceilings(studies: Sequence[Sequence[Run]]) -> str:
+    """A line for each data set and ratio: how far `Unlearned` could be ahead of fewer epochs, and how far it is.
+
+    If leaving out learned samples cost nothing, a training would be worth as many epochs of full data as it makes
+    passes over the samples that are not learned. What so many epochs reach is read off the runs of fewer epochs, by
+    lines between them over the logarithm of the epochs.
+
+    Args:
+        studies: The runs of each, all of them on one data set.
+    """
+    lines = [["Data, left out", "Samples", "Passes over the rest", "Lead at most", "Lead measured"]]
+    for runs in studies:
+        rows = compare(runs)
+        full, ratios = _plain(rows, "full"), _ratios(rows)
+        at = {ratio: [row for row in rows if row.prune_ratio == ratio] for ratio in ratios}
+        reached = {1.0: full.metric or 0.0}
+        reached |= {1 - ratio: _plain(at[ratio], "reduced").metric or 0.0 for ratio in ratios}
+        curve = sorted(reached.items())
+        for ratio in ratios:
+            own = _plain(at[ratio], "unlearned")
+            passes = statistics.fmean(_passes(run, Unlearned(ratio)) for run in own.runs)
+            most = _interpolated(curve, passes) - reached[1 - ratio]
+            measured = _with_reach(own.against_reduced)
+            name = f"{_data_name(dict(full.task)['data'])}, {100 * ratio:g} %"
+            lines.append([name, f"{100 * (1 - ratio):.0f} %", f"{100 * passes:.0f} %", f"{most:+.2f}", measured])
+    return "\n".join(table(lines))
+
+
+def _passes(run: Run, policy: Unlearned) -> float:
+    """How often a run went over the samples not learned at the time, as a fraction of its number of epochs."""
+    n = round((run.summary or {})["full_samples"] / run.config["epochs"])
+    learned = [0.0, *(epoch["learned"] for epoch in run.epochs[:-1])]
+    passes = []
+    for share in learned:
+        n_learned = round(share * n)
+        of_others, _ = policy.counts(n, n_learned)
+        passes.append(of_others / (n - n_learned) if n_learned < n else 1.0)
+    return statistics.fmean(passes)
+
+
+def _interpolated(curve: Sequence[tuple[float, float]], x: float) -> float:
+    """The value at x, on lines between the points over the logarithm; at the last point beyond it."""
+    x = min(max(x, curve[0][0]), curve[-1][0])
+    (low, bottom), (high, top) = next(pair for pair in pairwise(curve) if x <= pair[1][0])
+    return bottom + (top - bottom) * math.log(x / low) / math.log(high / low)
 
 
 def suite_lines(tables: Iterable[Table]) -> list[str]:

@@ -27,7 +27,8 @@ and the suite's figure is written to docs/results/figures. All studies at a glan
     <!-- end -->
 
 where studies that are joined by a plus are read as one. "regimes: STUDY ..." in their place is the table of what the
-recommended rule loses, which the README has too, and "leads: STUDY ..." its mean lead over each of the others.
+recommended rule loses, which the README has too, "leads: STUDY ..." its mean lead over each of the others, and
+"ceilings: STUDY ..." the lead over fewer epochs that it could have at most.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from orderdp.report.charts import charts, save
 from orderdp_paper import SUITES
 from orderdp_paper.charts import draw
 from orderdp_paper.suite import PartResults, prepare, read_part
-from tools.result_tables import comparison, further_tests, glance, leads, regimes, suite_lines
+from tools.result_tables import ceilings, comparison, further_tests, glance, leads, regimes, suite_lines
 
 __all__ = [
     "FIGURES",
@@ -78,9 +79,8 @@ _THEMES = {"light": ("#1f2328", "#d1d9e0"), "dark": ("#f0f6fc", "#3d444d")}
 _TABLE = re.compile(r"(<!-- records: (\S+)(?: ratio=(\S+))? -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 _TESTS = re.compile(r"(<!-- tests: (\S+) on (\S+)(?: of (\S+))? -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 _SUITE = re.compile(r"(<!-- suite: (\S+) in (\S+)(?: seeds=(\S+))? -->\n)(.*?)(<!-- end -->)", re.DOTALL)
-_GLANCE = re.compile(r"(<!-- glance: ([^\n]+?) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
-_REGIMES = re.compile(r"(<!-- regimes: ([^\n]+?) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
-_LEADS = re.compile(r"(<!-- leads: ([^\n]+?) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+_STUDIES = re.compile(r"(<!-- (glance|regimes|leads|ceilings): ([^\n]+?) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+_OF_STUDIES = {"glance": glance, "regimes": regimes, "leads": leads, "ceilings": ceilings}
 _COMMAND = re.compile(r"^\$ (orderdp (?:[^\n]*\\\n)*[^\n]*)$", re.MULTILINE)
 
 
@@ -136,26 +136,11 @@ def filled(page: str) -> str:
         lines = suite_lines(SUITES[name].tables(SUITES[name], _measured(name, study, seeds)))
         return f"{head}\n{chr(10).join(lines)}\n{end}"
 
-    def at_a_glance(match: re.Match[str]) -> str:
-        head, studies, _, end = match.groups()
-        return f"{head}\n{glance([_runs(study) for study in studies.split()])}\n\n{end}"
+    def of_studies(match: re.Match[str]) -> str:
+        head, name, studies, _, end = match.groups()
+        return f"{head}\n{_OF_STUDIES[name]([_runs(study) for study in studies.split()])}\n\n{end}"
 
-    def by_regime(match: re.Match[str]) -> str:
-        head, studies, _, end = match.groups()
-        return f"{head}\n{regimes([_runs(study) for study in studies.split()])}\n\n{end}"
-
-    def over_others(match: re.Match[str]) -> str:
-        head, studies, _, end = match.groups()
-        return f"{head}\n{leads([_runs(study) for study in studies.split()])}\n\n{end}"
-
-    fills = (
-        (_TABLE, table),
-        (_TESTS, tests),
-        (_SUITE, tables),
-        (_GLANCE, at_a_glance),
-        (_REGIMES, by_regime),
-        (_LEADS, over_others),
-    )
+    fills = ((_TABLE, table), (_TESTS, tests), (_SUITE, tables), (_STUDIES, of_studies))
     for pattern, fill in fills:
         page = pattern.sub(fill, page)
     return page

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import re
 from pathlib import Path
 
@@ -269,6 +270,24 @@ def test_the_lead_over_a_rival_is_the_mean_over_data_sets_and_ratios(monkeypatch
     count, mean, least, most = cells["infobatch"]
     assert (count, least, most) == ("1; diverged in 1; saved less in 1", "", "")
     assert mean.startswith("+3.00 (")
+
+
+@pytest.mark.parametrize(("learned", "passes", "most"), [(0.0, 50, 0.0), (0.5, 86, 2.0 * math.log2(1.72))])
+def test_what_can_be_gained_is_what_passes_over_the_samples_not_learned_would_gain(
+    monkeypatch: pytest.MonkeyPatch, learned: float, passes: int, most: float
+) -> None:
+    """A first epoch keeps half of all samples; where half are learned, the others keep 450 of the other 500."""
+    at = {"prune_ratio": 0.5, "saved": 0.5}
+    runs = []
+    for seed in (0, 1):
+        runs += [written.full(92.0 + seed, seed), written.reduced(90.0 + seed, seed, label="fewer epochs", **at)]
+        own = written.run(90.7 + seed, seed, policy="unlearned", label="unlearned 50 %", **at)
+        own.epochs = [{"epoch": number, "learned": learned} for number in range(1, 11)]
+        runs.append(own)
+    monkeypatch.setattr(results, "read_runs", lambda folder: runs)
+    line = results.filled("<!-- ceilings: mine -->\n<!-- end -->\n").splitlines()[4]
+    cells = [cell.split(" (±")[0].strip() for cell in line.strip("|").split("|")]
+    assert cells == ["digits, 50 %", "50 %", f"{passes} %", f"{most:+.2f}", "+0.70"]
 
 
 def test_the_picture_of_the_readme_has_a_line_for_each_method_in_both_themes(
