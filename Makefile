@@ -16,7 +16,7 @@ DOCS ?= .venv-docs
 help:             ## What there is to make
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1	/' | expand -t 20
 
-demo: $(READY)    ## Compares all data, its controls, InfoBatch and OrderDP on real images
+demo: $(READY)    ## Compares the recommended rule, OrderDP, InfoBatch and the controls on real images
 	$(BIN)/python examples/demo.py
 
 test: $(READY)    ## Runs all tests

@@ -19,7 +19,7 @@ import numpy as np
 from orderdp._validation import check_ratio
 from orderdp.checkpoint import FORMAT, VERSION, load_checkpoint
 from orderdp.errors import ConfigError, DatasetError, StateError
-from orderdp.policies.learned import Probability, Threshold, as_threshold, threshold_config
+from orderdp.policies.learned import Probability, Threshold, Unlearned, as_threshold, threshold_config
 from orderdp.policy import describe
 from orderdp.pruner import Pruner
 from orderdp.score_table import mean_age
@@ -123,7 +123,7 @@ class Advice:
         if self.learned < FEW or whole_percent(self.saving) < 1:
             return ()
         given = {"learned": _written(self.rule)} if self.rule != Probability() else {}
-        if self.refresh != 0.1:
+        if self.refresh != Unlearned.refresh:  # that of a budget is the same
             given["refresh"] = repr(self.refresh)
         left_out = _left_out(self.saving)
         skipping = _call("Unlearned", f"{left_out / 100:g}", given)

@@ -398,7 +398,7 @@ class ScoreTable:
             return
         index = torch.cat(self._unflushed)
         self._unflushed = []
-        for part in (index,) if len(index) <= _WIDEN_AT else torch.split(index, _WIDEN_AT):
+        for part in torch.split(index, _WIDEN_AT):
             usage = self._columns["usage"]
             self._since_look += len(part)
             # One sample may be all that was counted. Not on a device, which would have to be waited for.
