@@ -288,11 +288,12 @@ def _passes(run: Run, policy: Unlearned) -> float:
     """How often a run went over the samples not learned at the time, as a fraction of its number of epochs."""
     n = round((run.summary or {})["full_samples"] / run.config["epochs"])
     learned = [0.0, *(epoch["learned"] for epoch in run.epochs[:-1])]
-    passes = []
+    passes, trained = [], 0
     for share in learned:
-        n_learned = round(share * n)
-        of_others, _ = policy.counts(n, n_learned)
+        n_learned = round(share * n) if policy.skips(trained / n) else 0
+        of_others, of_learned = policy.counts(n, n_learned)
         passes.append(of_others / (n - n_learned) if n_learned < n else 1.0)
+        trained += of_others + of_learned
     return statistics.fmean(passes)
 
 

@@ -111,6 +111,7 @@ def sharded_draw(
 SKIPPING = [
     Unlearned(0.4, in_turn=False),
     Unlearned(0.7, learned=LossBelow(0.5), refresh=0.2, in_turn=False),
+    Unlearned(0.4, in_turn=False, until_pass=1),
     SkipLearned(learned=0.8, refresh=0.3),
     Budget(0.5, learned=LossBelow(0.25)),
     Budget(0.1, policy=FullData()),
@@ -135,7 +136,9 @@ def test_rules_that_skip_draw_from_parts_what_they_draw_from_the_whole(n, world,
     scores = scores_with_ties(n, 8, unseen, seed)
     total = total_samples(policy, n, 10)
     context = Context(n=n, epoch=epoch, seed=seed, epochs=10, trained=trained * n // 2, total=total)
-    expected = sorted(policy.select(table_with(scores), context).indices.tolist())
+    whole, usage = table_with(scores), np.diff(np.arange(n + 1) * context.trained // n)  # as many as the context says
+    table = {"score": whole["score"], "seen": whole["seen"], "usage": usage}
+    expected = sorted(policy.select(table, context).indices.tolist())
     parts, _ = sharded_draw(policy, scores, world, context)
     assert sorted(i for part in parts for i in part) == expected
 

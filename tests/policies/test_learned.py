@@ -334,6 +334,8 @@ def test_a_relative_loss_finds_learned_samples_in_other_tasks(task: str) -> None
             "no parameter 'shar'. Did you mean 'share'",
         ),
         (lambda: Unlearned(1.0), r"prune_ratio must be in \[0, 1\)"),
+        (lambda: Unlearned(0.5, until_pass=0), "until_pass must be a number of passes.*or None.*got 0"),
+        (lambda: Unlearned(0.5, until_pass=0.5), "until_pass must be a number of passes.*or None.*got 0.5"),
         (lambda: SkipLearned(refresh=0), r"refresh must be in \(0, 1\], got 0"),
         (lambda: Budget(0), r"share must be in \(0, 1\], got 0"),
         (lambda: Budget(50), "It is a fraction, not a percentage"),
@@ -384,6 +386,8 @@ def test_without_a_tail_it_is_the_policy_and_with_all_of_it_a_random_draw() -> N
         Unlearned(0.4, learned=0.97, refresh=0.2),
         Unlearned(0.4, refresh=0.2, unbiased=True, in_turn=False),
         Unlearned(0.4, in_turn=False),
+        Unlearned(0.4, until_pass=None),
+        Unlearned(0.4, until_pass=1),
         Unlearned(0.4, learned=RelativeLoss(0.2)),
         SkipLearned(),
         SkipLearned(learned=LossShare(0.1), refresh=0.5),
@@ -506,9 +510,45 @@ def test_in_turn_no_sample_is_kept_before_one_of_its_kind_that_waits_longer(loss
 def test_in_turn_a_learned_sample_waits_no_longer_than_one_over_the_refresh() -> None:
     """50 of 100 are learned, five of them come back each epoch: each after ten epochs."""
     losses = torch.where(torch.arange(100) < 50, 0.0, 1.0)
-    usage = trained(Unlearned(0.7, refresh=0.1), 100, 60, lambda index: losses[index])
+    usage = trained(Unlearned(0.7, refresh=0.1, until_pass=None), 100, 60, lambda index: losses[index])
     gaps = [np.diff(np.flatnonzero(np.diff(usage[8:, sample], prepend=0))) for sample in range(50)]
     assert {int(gap) for found in gaps for gap in found[1:]} == {10}
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    LOSSES, st.sampled_from([0.3, 0.5, 0.7]), st.booleans(), st.integers(1, 3), st.integers(0, 7), st.integers(0, 99)
+)
+def test_learned_samples_are_skipped_until_a_pass_and_not_after_it(losses, ratio, in_turn, last, passes, seed) -> None:
+    n = len(losses)
+    if round((1 - ratio) * n) < 1:
+        return
+    usage = np.random.default_rng(seed).permutation(np.arange(n) * passes // n)  # in the mean about half of `passes`
+    table = {"score": np.array(losses), "seen": np.zeros(n, int), "usage": usage}
+    policy = Unlearned(ratio, learned=LossBelow(0.1), in_turn=in_turn, until_pass=last)
+    as_if = {
+        True: Unlearned(ratio, learned=LossBelow(0.1), in_turn=in_turn, until_pass=None),
+        False: Unlearned(ratio, learned=LossBelow(-1), in_turn=in_turn, until_pass=None),  # nothing is learned
+    }[sum(usage.tolist()) < last * n]
+    context = Context(n=n, epoch=9, seed=seed)
+    assert policy.select(table, context).indices.tolist() == as_if.select(table, context).indices.tolist()
+
+
+@pytest.mark.parametrize("until_pass", [2, 5])
+def test_after_that_pass_all_samples_come_in_turn(until_pass: int) -> None:
+    """60 of 100 are learned at once, and 30 come per epoch: in turn, each comes at least once in four epochs."""
+    losses = torch.where(torch.arange(100) < 60, 0.0, 1.0)
+
+    def in_four_epochs(policy: Unlearned) -> np.ndarray:
+        usage = trained(policy, 100, 60, lambda index: losses[index])
+        start = int((usage.mean(axis=1) < until_pass).sum()) + 4
+        return usage[start + 4 :] - usage[start:-4]
+
+    visits = in_four_epochs(Unlearned(0.7, until_pass=until_pass))
+    assert set(np.unique(visits)) == {1, 2}
+    skipping = in_four_epochs(Unlearned(0.7, until_pass=None))
+    assert skipping[:, :60].min() == 0
+    assert skipping[:, 60:].min() > 1
 
 
 def test_keeping_the_hardest_goes_through_nothing_in_turn() -> None:

@@ -8,9 +8,10 @@ import re
 from pathlib import Path
 
 import pytest
-from tools import results
+from tools import result_tables, results
 
-from orderdp.cli._common import run_options, settings_of
+from orderdp import Unlearned
+from orderdp.cli._common import run_options, seeds_of, settings_of
 from orderdp.cli.reproduce import REPRODUCE
 from orderdp.cli.runs import COMPARE
 from orderdp.experiments.config import grid, parse_method, split_outside_brackets
@@ -56,7 +57,7 @@ def runs_of(arguments: list[str]) -> tuple[str, set[str], list[str]]:
     options = parser.parse_args(arguments)
     methods = [parse_method(text) for text in split_outside_brackets(options.policies, ",")]
     ratios = [float(ratio) for ratio in options.prune_ratios.split(",")]
-    seeds = [int(seed) for seed in options.seeds.split(",")]
+    seeds = seeds_of(options.seeds)
     base = settings_of(options, policy="full", prune_ratio=None)
     settings = grid(base, methods, ratios, seeds, controls=not options.no_controls)
     return str(options.out), {run.run_id for run in settings}, list(run_options(options).tests)
@@ -69,7 +70,7 @@ def runs_of_suite(arguments: list[str]) -> tuple[str, set[str], list[str]]:
     options = parser.parse_args(arguments)
     assert options.scale == results.SCALE
     suite = SUITES[options.id]
-    seeds = None if options.seeds is None else [int(seed) for seed in options.seeds.split(",")]
+    seeds = None if options.seeds is None else seeds_of(options.seeds)
     parts = prepare(suite, options.scale, data=options.data, seeds=seeds)
     return str(suite.runs_in(options.out)), {planned.settings.run_id for part in parts for planned in part.runs()}, []
 
@@ -288,6 +289,14 @@ def test_what_can_be_gained_is_what_passes_over_the_samples_not_learned_would_ga
     line = results.filled("<!-- ceilings: mine -->\n<!-- end -->\n").splitlines()[4]
     cells = [cell.split(" (±")[0].strip() for cell in line.strip("|").split("|")]
     assert cells == ["digits, 50 %", "50 %", f"{passes} %", f"{most:+.2f}", "+0.70"]
+
+
+def test_passes_over_the_samples_not_learned_are_those_of_all_once_nothing_is_skipped() -> None:
+    """Half are learned after the first epoch, and half are kept: two passes take four epochs."""
+    own = written.run(90.0, 0, policy="unlearned", label="unlearned 50 %", prune_ratio=0.5, saved=0.5)
+    own.epochs = [{"epoch": number, "learned": 0.5} for number in range(1, 11)]
+    assert result_tables._passes(own, Unlearned(0.5, until_pass=2)) == pytest.approx((0.5 + 3 * 0.9 + 6 * 0.5) / 10)
+    assert result_tables._passes(own, Unlearned(0.5)) == pytest.approx((0.5 + 9 * 0.9) / 10)
 
 
 def test_the_picture_of_the_readme_has_a_line_for_each_method_in_both_themes(

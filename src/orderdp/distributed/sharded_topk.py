@@ -6,6 +6,7 @@ scores would select.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -438,7 +439,9 @@ def _without_learned(
     policy: Unlearned | SkipLearned, shard: Shard, scores: Scores, context: Context, collectives: Collectives | None
 ) -> BitSet:
     """Samples not learned plus some learned ones, of all ranks; without `collectives`, of this rank only."""
-    threshold = _fixed(policy.learned)
+    # A table in parts counts no visits of single samples, but the samples of all epochs are known.
+    skips = isinstance(policy, SkipLearned) or policy.skips(context.trained / context.n)
+    threshold = _fixed(policy.learned) if skips else -math.inf
     learned, others = BitSet(shard.start, shard.stop), BitSet(shard.start, shard.stop)
     for low, high in learned.pieces():
         mask = scores(low, high) <= threshold

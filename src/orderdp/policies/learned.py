@@ -200,7 +200,8 @@ class Unlearned(_ThresholdPolicy):
 
     If fewer samples are learned than are pruned, the others come in turn, those first that were trained on longest ago;
     while nothing is learned, this goes through all data as fewer epochs do. If more are learned, all others are kept.
-    Among the samples that are not learned, none is preferred for its loss.
+    Among the samples that are not learned, none is preferred for its loss. After `until_pass` passes over the data no
+    sample is skipped: all come in turn.
 
     >>> Unlearned(prune_ratio=0.5).size(50_000, Context(n=50_000, epoch=0))
     25000
@@ -212,6 +213,8 @@ class Unlearned(_ThresholdPolicy):
         refresh: Fraction of the learned samples that is trained on in any case, so that what is forgotten is noticed.
         in_turn: Whether samples of either kind come in turn, those first that were trained on longest ago; of equals,
             those trained on less often. If False, both are drawn uniformly.
+        until_pass: Number of passes over the data after which learned samples are no longer skipped. What is not
+            learned by then is not short of visits, and more of them would only memorize it. None: they always are.
         unbiased: Whether to weight the kept samples so that the expected gradient is that of the mean over all data.
             Needs `refresh`, or no learned sample might be kept, and ``in_turn=False``.
     """
@@ -221,11 +224,17 @@ class Unlearned(_ThresholdPolicy):
     learned: Threshold = Probability()
     refresh: float = 0.1
     in_turn: bool = True
+    until_pass: int | None = 12
     unbiased: bool = False
 
     def __post_init__(self) -> None:
         check_ratio("prune_ratio", self.prune_ratio)
         check_ratio("refresh", self.refresh, one_allowed=True)
+        if not (self.until_pass is None or is_count(self.until_pass)):
+            raise ConfigError(
+                "until_pass must be a number of passes over the data, at least 1, or None to skip learned samples to "
+                f"the end, got {self.until_pass!r}."
+            )
         object.__setattr__(self, "learned", as_threshold(self.learned))
         if self.unbiased and self.in_turn:
             raise ConfigError(
@@ -254,9 +263,18 @@ class Unlearned(_ThresholdPolicy):
         from_learned = max(kept - (n - n_learned), refreshed)
         return kept - from_learned, from_learned
 
+    def skips(self, passes: float) -> bool:
+        """Return whether learned samples are still skipped.
+
+        Args:
+            passes: How often samples have been trained on, in the mean.
+        """
+        return self.until_pass is None or passes < self.until_pass
+
     def select(self, table: Table, context: Context) -> Selection:
         """Take samples of either kind, in turn or by uniform draws, and shuffle them together."""
-        learned = self.is_learned(table)
+        skips = self.skips(table["usage"].mean(dtype=np.float64))
+        learned = self.is_learned(table) if skips else np.zeros(context.n, dtype=bool)
         if self.in_turn:
             of_others, of_learned = self.counts(context.n, int(learned.sum()))
             waits = _waits(table, context)
