@@ -200,8 +200,7 @@ class Unlearned(_ThresholdPolicy):
 
     If fewer samples are learned than are pruned, the others come in turn, those first that were trained on longest ago;
     while nothing is learned, this goes through all data as fewer epochs do. If more are learned, all others are kept.
-    Among the samples that are not learned, none is preferred for its loss. After `until_pass` passes over the data no
-    sample is skipped: all come in turn.
+    Among the samples that are not learned, none is preferred for its loss.
 
     >>> Unlearned(prune_ratio=0.5).size(50_000, Context(n=50_000, epoch=0))
     25000
@@ -213,8 +212,8 @@ class Unlearned(_ThresholdPolicy):
         refresh: Fraction of the learned samples that is trained on in any case, so that what is forgotten is noticed.
         in_turn: Whether samples of either kind come in turn, those first that were trained on longest ago; of equals,
             those trained on less often. If False, both are drawn uniformly.
-        until_pass: Number of passes over the data after which learned samples are no longer skipped. What is not
-            learned by then is not short of visits, and more of them would only memorize it. None: they always are.
+        until_pass: Number of passes over the data after which learned samples are no longer skipped; None to skip them
+            to the end.
         unbiased: Whether to weight the kept samples so that the expected gradient is that of the mean over all data.
             Needs `refresh`, or no learned sample might be kept, and ``in_turn=False``.
     """
@@ -224,7 +223,7 @@ class Unlearned(_ThresholdPolicy):
     learned: Threshold = Probability()
     refresh: float = 0.1
     in_turn: bool = True
-    until_pass: int | None = 12
+    until_pass: int | None = None
     unbiased: bool = False
 
     def __post_init__(self) -> None:
