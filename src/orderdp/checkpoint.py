@@ -63,9 +63,9 @@ def with_origin(policy: Policy, n: int, table: Mapping[str, Any], timeline: Mapp
 
 
 #: Up to where `in_turn` stands in an `Unlearned` that does not name it: it drew uniformly.
-_UNTIL_IN_TURN = re.compile(r"(\bUnlearned\((?:(?!in_turn=|Unlearned\().)*?refresh=[^,)]+, )(?=unbiased=)")
+_NO_IN_TURN = re.compile(r"(\bUnlearned\((?:(?!in_turn=|Unlearned\().)*?refresh=[^,)]+, )(?=unbiased=)")
 #: The same for `until_pass`: it skipped learned samples to the end.
-_UNTIL_UNTIL_PASS = re.compile(r"(\bUnlearned\((?:(?!until_pass=|Unlearned\().)*?in_turn=[^,)]+, )(?=unbiased=)")
+_NO_UNTIL_PASS = re.compile(r"(\bUnlearned\((?:(?!until_pass=|Unlearned\().)*?in_turn=[^,)]+, )(?=unbiased=)")
 
 
 def with_current_keys(state: Any) -> Any:
@@ -79,8 +79,8 @@ def with_current_keys(state: Any) -> Any:
     if isinstance(table, Mapping) and "strays" in table:
         changed["table"] = {("invalid_counts" if name == "strays" else name): value for name, value in table.items()}
     if isinstance(policy, str):
-        policy = _UNTIL_IN_TURN.sub(r"\1in_turn=False, ", policy.replace("normalise=", "normalize="))
-        policy = _UNTIL_UNTIL_PASS.sub(r"\1until_pass=None, ", policy)
+        policy = _NO_IN_TURN.sub(r"\1in_turn=False, ", policy.replace("normalise=", "normalize="))
+        policy = _NO_UNTIL_PASS.sub(r"\1until_pass=None, ", policy)
         if policy != state["policy"]:
             changed["policy"] = policy
     return {**state, **changed} if changed else state

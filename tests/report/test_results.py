@@ -50,6 +50,11 @@ def test_every_run_that_the_pages_ask_for_is_in_their_records_and_nothing_else()
     assert set(results.RECORDS.iterdir()) == {results.records_of(folder) for folder in asked}
 
 
+def test_records_name_no_folder_of_the_machine_on_which_they_were_made() -> None:
+    for file in results.RECORDS.iterdir():
+        assert re.search(r"""["\s='](/|~|[A-Z]:\\)\w""", file.read_text(encoding="utf-8")) is None, file.name
+
+
 def runs_of(arguments: list[str]) -> tuple[str, set[str], list[str]]:
     """Where a comparison writes to, the runs it consists of, and the further test sets they are tested on."""
     parser = argparse.ArgumentParser()
