@@ -105,7 +105,7 @@ def test_wrong_names_and_parameters_suggest_the_right_ones(registry: Registry[An
                     "learned": {"name": "loss-below", "value": 0.5},
                     "refresh": 0.1,
                     "in_turn": True,
-                    "until_pass": None,
+                    "until_pass": 12,
                     "unbiased": False,
                 },
             },

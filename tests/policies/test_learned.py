@@ -7,6 +7,7 @@ import json
 import math
 from collections import Counter
 from fractions import Fraction
+from functools import partial
 from math import comb, sqrt
 
 import numpy as np
@@ -15,11 +16,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
+from torch.utils.data import RandomSampler
 
 from orderdp import Budget, OrderDP, Pruner, SpacedRepetition, Unlearned, policies, theory
 from orderdp.errors import ConfigError
 from orderdp.losses import per_sample, smallest_loss
 from orderdp.policies import (
+    RS2,
     Balanced,
     FullData,
     LossBelow,
@@ -479,7 +482,7 @@ def trained(policy, n: int, epochs: int, loss_of, seed: int = 0) -> np.ndarray:
     return np.array(rows)
 
 
-@pytest.mark.parametrize("rule", [SpacedRepetition, Unlearned])
+@pytest.mark.parametrize("rule", [SpacedRepetition, partial(Unlearned, until_pass=None)])
 @pytest.mark.parametrize("ratio", [0.3, 0.5, 0.7, 0.9])
 def test_while_nothing_is_learned_no_sample_comes_twice_before_all_have_come(ratio: float, rule) -> None:
     usage = trained(rule(ratio), 97, 25, lambda index: 1 + index.float())
@@ -525,30 +528,56 @@ def test_learned_samples_are_skipped_until_a_pass_and_not_after_it(losses, ratio
         return
     usage = np.random.default_rng(seed).permutation(np.arange(n) * passes // n)  # in the mean about half of `passes`
     table = {"score": np.array(losses), "seen": np.zeros(n, int), "usage": usage}
-    policy = Unlearned(ratio, learned=LossBelow(0.1), in_turn=in_turn, until_pass=last)
-    as_if = {
-        True: Unlearned(ratio, learned=LossBelow(0.1), in_turn=in_turn, until_pass=None),
-        False: Unlearned(ratio, learned=LossBelow(-1), in_turn=in_turn, until_pass=None),  # nothing is learned
-    }[sum(usage.tolist()) < last * n]
+    rule = partial(Unlearned, ratio, learned=LossBelow(0.1), in_turn=in_turn)
+    if sum(usage.tolist()) < last * n:
+        as_if = rule(until_pass=None)
+    else:
+        as_if = RS2(ratio) if in_turn else rule(learned=LossBelow(-1), until_pass=None)  # nothing is learned
     context = Context(n=n, epoch=9, seed=seed)
-    assert policy.select(table, context).indices.tolist() == as_if.select(table, context).indices.tolist()
+    chosen = rule(until_pass=last).select(table, context).indices.tolist()
+    assert chosen == as_if.select(table, context).indices.tolist()
 
 
 @pytest.mark.parametrize("until_pass", [2, 5])
-def test_after_that_pass_all_samples_come_in_turn(until_pass: int) -> None:
-    """60 of 100 are learned at once, and 30 come per epoch: in turn, each comes at least once in four epochs."""
+@pytest.mark.parametrize("ratio", [0.5, 0.7])
+def test_after_that_pass_all_samples_come_equally_often(until_pass: int, ratio: float) -> None:
+    """60 of 100 are learned at once."""
     losses = torch.where(torch.arange(100) < 60, 0.0, 1.0)
 
-    def in_four_epochs(policy: Unlearned) -> np.ndarray:
+    def visits_after(policy: Unlearned) -> np.ndarray:
         usage = trained(policy, 100, 60, lambda index: losses[index])
-        start = int((usage.mean(axis=1) < until_pass).sum()) + 4
-        return usage[start + 4 :] - usage[start:-4]
+        return usage[-1] - usage[int((usage.mean(axis=1) < until_pass).sum())]
 
-    visits = in_four_epochs(Unlearned(0.7, until_pass=until_pass))
-    assert set(np.unique(visits)) == {1, 2}
-    skipping = in_four_epochs(Unlearned(0.7, until_pass=None))
-    assert skipping[:, :60].min() == 0
-    assert skipping[:, 60:].min() > 1
+    visits = visits_after(Unlearned(ratio, until_pass=until_pass))
+    assert np.ptp(visits) <= 2  # a pass is under way at the beginning and another one at the end
+    skipping = visits_after(Unlearned(ratio, until_pass=None))
+    assert skipping[:60].max() < skipping[60:].min() / 2
+
+
+def test_after_that_pass_samples_do_not_come_in_the_same_groups_for_ever() -> None:
+    """Half of the samples come per epoch. By the longest wait, two halves would take turns."""
+
+    def halves(policy: Unlearned) -> list[set[int]]:
+        usage = trained(policy, 100, 40, lambda index: 1 + index.float())
+        return [set(np.flatnonzero(visits)) for visits in np.diff(usage, axis=0, prepend=0)]
+
+    def overlaps(epochs: list[set[int]]) -> list[int]:
+        return [len(first & second) for first, second in zip(epochs, epochs[2:], strict=False)]
+
+    assert set(overlaps(halves(Unlearned(0.5, until_pass=None)))) == {50}
+    assert max(overlaps(halves(Unlearned(0.5, until_pass=5))[10:])) < 40
+
+
+def test_a_sampler_that_yields_other_samples_in_every_epoch_is_followed_by_the_longest_wait() -> None:
+    """Positions mean other samples in every epoch: chunks of positions would be draws, and samples not come in turn."""
+    pruner = Pruner(Unlearned(0.5, until_pass=2), 100, seed=0)
+    sampler = pruner.filter(RandomSampler(range(100), generator=torch.Generator().manual_seed(0)))
+    for _ in range(40):
+        index = torch.tensor(list(sampler))
+        pruner.update(index, 1 + index.float())
+    usage = pruner.usage.numpy()
+    assert usage.sum() == 40 * 50
+    assert np.ptp(usage) <= 1
 
 
 def test_keeping_the_hardest_goes_through_nothing_in_turn() -> None:

@@ -16,6 +16,7 @@ import numpy as np
 
 from orderdp._validation import check_ratio, is_count, is_number
 from orderdp.errors import ConfigError
+from orderdp.policies.baselines import RS2
 from orderdp.policy import (
     Column,
     Context,
@@ -23,6 +24,7 @@ from orderdp.policy import (
     Rows,
     Selection,
     Table,
+    TableRows,
     Threshold,
     at_least_one,
     count_kept,
@@ -200,7 +202,8 @@ class Unlearned(_ThresholdPolicy):
 
     If fewer samples are learned than are pruned, the others come in turn, those first that were trained on longest ago;
     while nothing is learned, this goes through all data as fewer epochs do. If more are learned, all others are kept.
-    Among the samples that are not learned, none is preferred for its loss.
+    Among the samples that are not learned, none is preferred for its loss. After twelve passes over the data nothing is
+    skipped any more: the rest of a long training is that of fewer epochs.
 
     >>> Unlearned(prune_ratio=0.5).size(50_000, Context(n=50_000, epoch=0))
     25000
@@ -212,8 +215,9 @@ class Unlearned(_ThresholdPolicy):
         refresh: Fraction of the learned samples that is trained on in any case, so that what is forgotten is noticed.
         in_turn: Whether samples of either kind come in turn, those first that were trained on longest ago; of equals,
             those trained on less often. If False, both are drawn uniformly.
-        until_pass: Number of passes over the data after which learned samples are no longer skipped; None to skip them
-            to the end.
+        until_pass: Number of passes over the data after which learned samples are no longer skipped: each epoch is then
+            the next chunk of all data, which are shuffled anew for every pass (`RS2`); if not `in_turn`, a uniform
+            draw. None to skip to the end.
         unbiased: Whether to weight the kept samples so that the expected gradient is that of the mean over all data.
             Needs `refresh`, or no learned sample might be kept, and ``in_turn=False``.
     """
@@ -223,7 +227,7 @@ class Unlearned(_ThresholdPolicy):
     learned: Threshold = Probability()
     refresh: float = 0.1
     in_turn: bool = True
-    until_pass: int | None = None
+    until_pass: int | None = 12
     unbiased: bool = False
 
     def __post_init__(self) -> None:
@@ -271,16 +275,32 @@ class Unlearned(_ThresholdPolicy):
         return self.until_pass is None or passes < self.until_pass
 
     def select(self, table: Table, context: Context) -> Selection:
-        """Take samples of either kind, in turn or by uniform draws, and shuffle them together."""
-        skips = self.skips(table["usage"].mean(dtype=np.float64))
-        learned = self.is_learned(table) if skips else np.zeros(context.n, dtype=bool)
-        if self.in_turn:
-            of_others, of_learned = self.counts(context.n, int(learned.sum()))
-            waits = _waits(table, context)
-            others = top(np.where(learned, _LAST, waits), of_others, context)
-            again = top(np.where(learned, waits, _LAST), of_learned, context)
-            return Selection(shuffled(np.sort(np.concatenate((others, again))), context))
-        return _two_draws(learned, *self.counts(context.n, int(learned.sum())), context, self.unbiased)
+        """Take samples of either kind, in turn or by uniform draws; after `until_pass`, a chunk of a shuffled pass."""
+        if self.in_turn and not self.skips(_passes(table)):
+            return RS2(self.prune_ratio).select(table, context)
+        return self._select_by_kind(table, context)
+
+    def select_among(self, table: Table, handed_out: np.ndarray, context: Context) -> Selection:
+        """Select among what a sampler yields; by the longest wait also after `until_pass`.
+
+        A position stands for another sample in every epoch, so there is no pass to divide into chunks.
+
+        Args:
+            table: What is stored per sample.
+            handed_out: Indices of samples; some may be missing, others repeated.
+            context: The epoch's context.
+        """
+        return self._select_by_kind(TableRows(table.__getitem__, handed_out), context.among(handed_out))
+
+    def _select_by_kind(self, table: Table, context: Context) -> Selection:
+        learned = self.is_learned(table) if self.skips(_passes(table)) else np.zeros(context.n, dtype=bool)
+        of_others, of_learned = self.counts(context.n, int(learned.sum()))
+        if not self.in_turn:
+            return _two_draws(learned, of_others, of_learned, context, self.unbiased)
+        waits = _waits(table, context)
+        others = top(np.where(learned, _LAST, waits), of_others, context)
+        again = top(np.where(learned, waits, _LAST), of_learned, context)
+        return Selection(shuffled(np.sort(np.concatenate((others, again))), context))
 
 
 @dataclass(frozen=True)
@@ -406,6 +426,11 @@ def _waits(table: Table, context: Context) -> np.ndarray:
     waits += np.float32(0.5) / (1 + table["usage"].astype(np.float32))
     waits[np.isposinf(table["score"])] = np.inf
     return waits
+
+
+def _passes(table: Table) -> float:
+    """Return how often samples have been trained on, in the mean."""
+    return float(table["usage"].mean(dtype=np.float64))
 
 
 def _refreshed(share: float, n_learned: int) -> int:
