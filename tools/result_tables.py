@@ -188,6 +188,16 @@ def _data_name(data: str) -> str:
     return re.sub(r"\?train=(\d+)$", lambda found: f", {int(found[1]):,} images", data)
 
 
+def _study_names(studies: Sequence[Sequence[Run]]) -> list[str]:
+    """What each study is about: its data, and its epochs if another study has the same data."""
+    settings = [next(run.config for run in runs if run.config["policy"] == "full") for runs in studies]
+    names = [_data_name(setting["data"]) for setting in settings]
+    return [
+        name if names.count(name) == 1 else f"{name}, {setting['epochs']} epochs"
+        for name, setting in zip(names, settings, strict=True)
+    ]
+
+
 @dataclass
 class _Rival:
     """What the recommended rule is compared with: leads by cell, a cell being a study at a prune ratio."""
@@ -233,12 +243,12 @@ def leads(studies: Sequence[Sequence[Run]], policy: str = "unlearned") -> str:
         policy: The rule whose leads are shown.
     """
     rivals: dict[str, _Rival] = {}
-    for runs in studies:
+    for study, runs in zip(_study_names(studies), studies, strict=True):
         rows = compare(runs)
         spread = spread_of(rows)
         full = _plain(rows, "full")
         for ratio in _ratios(rows):
-            cell = f"{dict(full.task)['data']}, {100 * ratio:g} %"
+            cell = f"{study}, {100 * ratio:g} %"
             own = _plain([row for row in rows if row.prune_ratio == ratio], policy)
             others = [row for row in rows if row.prune_ratio == ratio and row.policy != policy and row.runs]
             for row in others:
@@ -267,7 +277,7 @@ def ceilings(studies: Sequence[Sequence[Run]]) -> str:
         studies: The runs of each, all of them on one data set.
     """
     lines = [["Data, left out", "Samples", "Passes over the rest", "Lead at most", "Lead measured"]]
-    for runs in studies:
+    for study, runs in zip(_study_names(studies), studies, strict=True):
         rows = compare(runs)
         full, ratios = _plain(rows, "full"), _ratios(rows)
         at = {ratio: [row for row in rows if row.prune_ratio == ratio] for ratio in ratios}
@@ -278,9 +288,15 @@ def ceilings(studies: Sequence[Sequence[Run]]) -> str:
             own = _plain(at[ratio], "unlearned")
             passes = statistics.fmean(_passes(run, Unlearned(ratio)) for run in own.runs)
             most = _interpolated(curve, passes) - reached[1 - ratio]
-            measured = _with_reach(own.against_reduced)
-            name = f"{_data_name(dict(full.task)['data'])}, {100 * ratio:g} %"
-            lines.append([name, f"{100 * (1 - ratio):.0f} %", f"{100 * passes:.0f} %", f"{most:+.2f}", measured])
+            lines.append(
+                [
+                    f"{study}, {100 * ratio:g} %",
+                    f"{100 * (1 - ratio):.0f} %",
+                    f"{100 * passes:.0f} %",
+                    f"{most:+.2f}",
+                    _with_reach(own.against_reduced),
+                ]
+            )
     return "\n".join(table(lines))
 
 

@@ -278,6 +278,33 @@ def test_the_lead_over_a_rival_is_the_mean_over_data_sets_and_ratios(monkeypatch
     assert mean.startswith("+3.00 (")
 
 
+def test_studies_of_one_data_set_are_told_apart_by_their_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def study(epochs: int, lead: float, data: str = "digits?train=1000") -> list[Run]:
+        at = {"data": data, "epochs": epochs, "prune_ratio": 0.5, "saved": 0.5}
+        own = [
+            written.run(80.0 + lead + seed / 2, seed, policy="unlearned", label="unlearned 50 %", **at)
+            for seed in (0, 1)
+        ]
+        for run in own:
+            run.epochs = [{"epoch": number, "learned": 0.5} for number in range(1, epochs + 1)]
+        reduced = [written.reduced(80.0 + seed, seed, label="fewer epochs", **at) for seed in (0, 1)]
+        return [written.full(90.0 + seed, seed, data=data, epochs=epochs) for seed in (0, 1)] + own + reduced
+
+    studies = {"short": study(10, 1.0), "long": study(60, -2.0), "other": study(10, 0.5, data="iris")}
+    monkeypatch.setattr(results, "read_runs", lambda folder: studies[folder.stem])
+    line = results.filled("<!-- leads: short long other -->\n<!-- end -->\n").splitlines()[4]
+    count, mean, least, most = [cell.strip() for cell in line.split("|")[2:-1]]
+    assert (count, least) == ("3", "-2.25 (digits, 1,000 images, 60 epochs, 50 %)")
+    assert most == "+0.75 (digits, 1,000 images, 10 epochs, 50 %)"
+    assert mean.startswith("-0.42 (")
+    lines = results.filled("<!-- ceilings: short long other -->\n<!-- end -->\n").splitlines()[4:7]
+    assert [line.split("|")[1].strip() for line in lines] == [
+        "digits, 1,000 images, 10 epochs, 50 %",
+        "digits, 1,000 images, 60 epochs, 50 %",
+        "iris, 50 %",
+    ]
+
+
 @pytest.mark.parametrize(("learned", "passes", "most"), [(0.0, 50, 0.0), (0.5, 86, 2.0 * math.log2(1.72))])
 def test_what_can_be_gained_is_what_passes_over_the_samples_not_learned_would_gain(
     monkeypatch: pytest.MonkeyPatch, learned: float, passes: int, most: float
