@@ -16,7 +16,7 @@ from orderdp.policies import Unlearned
 from orderdp.report.tables import counted_out, diverged, note
 from orderdp_paper.suite import Table
 
-__all__ = ["ceilings", "comparison", "further_tests", "glance", "leads", "regimes", "suite_lines"]
+__all__ = ["ceilings", "comparison", "further_tests", "glance", "leads", "regimes", "suite_lines", "summary"]
 
 _CONTROLS = ("full", "reduced", "random")
 _DEFAULTS = {"unlearned": {"refresh": 0.1}}
@@ -166,21 +166,58 @@ def regimes(studies: Sequence[Sequence[Run]]) -> str:
     for runs in studies:
         rows = compare(runs)
         full = _plain(rows, "full")
-        learned = statistics.fmean(run.epochs[-1]["learned"] for run in full.runs)
-        setting = full.runs[0].config
         for ratio in _ratios(rows):
             there = [row for row in rows if row.prune_ratio == ratio]
             own, orderdp = _plain(there, "unlearned"), _plain(there, "orderdp")
             lines.append(
                 [
-                    f"{_data_name(setting['data'])}, {setting['model']}, {setting['epochs']} ({note(own)})",
-                    f"{100 * learned:.0f} %",
+                    _setting(full, own),
+                    _learned(full),
                     f"{100 * ratio:g} %",
                     *map(_with_reach, (own.against_full, own.against_reduced, own.against_random)),
                     _with_reach(orderdp.against_reduced),
                 ]
             )
     return "\n".join(table(lines))
+
+
+def summary(studies: Sequence[Sequence[Run]]) -> str:
+    """A line for each study: how far `Unlearned` is from fewer epochs and from full data, at the ratios that all have.
+
+    Differences that are clear of zero are bold.
+
+    Args:
+        studies: The runs of each, all of them on one data set.
+    """
+    compared = [compare(runs) for runs in studies]
+    ratios = sorted(set.intersection(*(set(_ratios(rows)) for rows in compared)))
+    percent = [f"{100 * ratio:g} %" for ratio in ratios]
+    lines = [["Data, network, epochs", "Learned at the end", *percent, *percent]]
+    lines[0][2] = f"To fewer epochs: {percent[0]}"
+    lines[0][2 + len(ratios)] = f"To full data: {percent[0]}"
+    for rows in compared:
+        full = _plain(rows, "full")
+        own = [_plain([row for row in rows if row.prune_ratio == ratio], "unlearned") for ratio in ratios]
+        differences = [*(row.against_reduced for row in own), *(row.against_full for row in own)]
+        lines.append([_setting(full, own[0]), _learned(full), *map(_bold_if_clear, differences)])
+    return "\n".join(table(lines))
+
+
+def _setting(full: Row, own: Row) -> str:
+    setting = full.runs[0].config
+    return f"{_data_name(setting['data'])}, {setting['model']}, {setting['epochs']} ({note(own)})"
+
+
+def _learned(full: Row) -> str:
+    """The fraction that full data has learned at the end, in the mean over seeds."""
+    return f"{100 * statistics.fmean(run.epochs[-1]['learned'] for run in full.runs):.0f} %"
+
+
+def _bold_if_clear(difference: Difference | None) -> str:
+    text = _with_reach(difference)
+    if difference is None or difference.low is None or difference.high is None:
+        return text
+    return f"**{text}**" if difference.low > 0 or difference.high < 0 else text
 
 
 def _data_name(data: str) -> str:

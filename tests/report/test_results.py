@@ -234,6 +234,51 @@ def test_the_table_of_regimes_sets_the_recommended_rule_and_orderdp_against_the_
     assert cells == ["digits, mlp, 10 (2 seeds)", "30 %", "40 %", "-0.50", "+0.50", "+1.00", "-1.00"]
 
 
+def test_the_summary_has_a_line_for_each_study_and_the_ratios_that_all_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    def study(epochs: int, leads: dict[float, float], noise: float) -> list[Run]:
+        options = {"data": "digits?train=1000", "epochs": epochs}
+        runs = [written.full(90.0 + noise * seed, seed, **options) for seed in (0, 1, 2)]
+        for run in runs:
+            run.epochs = [{"epoch": epochs, "learned": 0.25}]
+        for ratio, lead in leads.items():
+            at = {**options, "prune_ratio": ratio, "saved": ratio}
+            for seed in (0, 1, 2):
+                own = {"policy": "unlearned", "label": f"unlearned {ratio}", **at}
+                runs.append(written.run(80.0 + lead + noise * (seed == 1), seed, **own))
+                runs.append(written.reduced(80.0 + noise * (seed == 2), seed, label=f"fewer epochs {ratio}", **at))
+        return runs
+
+    studies = {"short": study(10, {0.3: 1.0, 0.4: 5.0, 0.7: 2.0}, 0.1), "long": study(60, {0.3: -1.0, 0.7: 0.01}, 2.0)}
+    monkeypatch.setattr(results, "read_runs", lambda folder: studies[folder.stem])
+    lines = results.filled("<!-- summary: short long -->\n<!-- end -->\n").splitlines()
+    heads, short, long = ([cell.strip() for cell in line.strip("|").split("|")] for line in (lines[2], *lines[4:6]))
+    assert heads == [
+        "Data, network, epochs",
+        "Learned at the end",
+        "To fewer epochs: 30 %",
+        "70 %",
+        "To full data: 30 %",
+        "70 %",
+    ]
+    plain = [re.sub(r" \(±[\d.]+\)", "", cell) for cell in short]
+    assert plain == [
+        "digits, 1,000 images, mlp, 10 (3 seeds)",
+        "25 %",
+        "**+1.00**",  # clear of zero
+        "**+2.00**",
+        "**-9.07**",
+        "**-8.07**",
+    ]
+    assert [cell.split(" (±")[0] for cell in long] == [
+        "digits, 1,000 images, mlp, 60 (3 seeds)",
+        "25 %",
+        "-1.00",  # within chance: runs differ by more
+        "+0.01",
+        "**-12.33",
+        "**-11.32",
+    ]
+
+
 def test_the_lead_over_a_rival_is_the_mean_over_data_sets_and_ratios(monkeypatch: pytest.MonkeyPatch) -> None:
     def study(data: str, leads: dict[float, float], noise: float) -> list[Run]:
         runs = [written.full(90.0 + sign * noise, seed, data=data) for seed, sign in enumerate((1, -1, 1, -1))]
