@@ -223,6 +223,12 @@ def test_where_all_is_learned_nothing_more_is_promised() -> None:
     assert "early epochs of a new training usually have less to leave out" in text
 
 
+@pytest.mark.parametrize(("learned", "said"), [(940, False), (950, True), (1000, True)])
+def test_where_nearly_all_is_learned_before_the_end_it_names_fewer_epochs(learned: int, said: bool) -> None:
+    words = "Nearly all samples are learned. If many epochs remain, training for fewer of them costs next to nothing"
+    assert (words in told(advise(trained(1000, learned)))) == said
+
+
 @pytest.mark.parametrize("learned", [0, 50, 400, 1000])
 def test_accuracy_is_never_promised(learned: int) -> None:
     text = told(advise(trained(1000, learned)))

@@ -42,6 +42,9 @@ __all__ = [
 FEW = 0.1
 
 
+_NEARLY_ALL = 0.95
+
+
 _OLD = 2.0  # epochs, on average: most losses are older than the last epoch
 
 
@@ -187,12 +190,18 @@ class Advice:
         else:
             most = f"{_rounded_up(self.gradient_bound)}{', on average over draws' if self.refresh else ''}"
             bound = f"Leaving out {which} changes the mean gradient in the logits by at most {most}."
-        return [
+        said = [
             bound,
             f"Up to about {whole_percent(self.saving)} % of an epoch can be saved on learned samples; "
             "larger savings cost what fewer epochs cost.",
             "This is the current fraction; early epochs of a new training usually have less to leave out.",
         ]
+        if self.learned >= _NEARLY_ALL:
+            said.append(
+                "Nearly all samples are learned. If many epochs remain, training for fewer of them costs next to "
+                "nothing, too."
+            )
+        return said
 
     def _nothing(self) -> list[str]:
         said = [little_to_leave_out(self.learned)]
