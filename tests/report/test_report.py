@@ -369,6 +369,16 @@ def test_the_headline_prefers_a_small_loss_that_is_known_to_one_that_may_be_larg
     assert headline(compare(runs))[0].startswith("OrderDP 40 %")
 
 
+def test_of_methods_within_the_margin_that_save_as_much_the_headline_names_the_one_that_loses_least_at_worst() -> None:
+    runs = [full(90.0 + 0.01 * seed, seed) for seed in range(3)]
+    runs += [run(89.7 + 0.01 * seed, seed, saved=0.4) for seed in range(3)]
+    other = {"policy": "unlearned", "label": "Unlearned 40 %", "saved": 0.399}
+    runs += [run(89.9 + 0.01 * seed, seed, **other) for seed in range(3)]
+    rows = compare(runs)
+    assert sum(row.holds for row in rows if row.policy != "full") == 2
+    assert headline(rows)[0].startswith("Unlearned 40 %")
+
+
 def test_the_headline_prefers_what_saved_as_much_as_was_asked_for() -> None:
     runs = [full(value, seed) for seed, value in enumerate((90.0, 90.2, 90.1))]
     runs += [run(value, seed) for seed, value in enumerate((89.2, 89.4, 89.3))]

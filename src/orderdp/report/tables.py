@@ -330,18 +330,18 @@ def diverged(rows: Sequence[Row]) -> list[str]:
     return [f"Diverged, and left out of the pooled variance: {', '.join(named)}."] if named else []
 
 
-def _merit(row: Row) -> tuple[int, bool, float]:
+def _merit(row: Row) -> tuple[int, float, float]:
     """Rank rows that are within the margin or better first, by what they save; then those that saved what was asked.
 
-    Among the latter, and among the rest, the row comes first whose loss is at most the smallest.
+    Among rows that save as much (in whole percent), among the latter, and among the rest, the row comes first whose
+    loss is at most the smallest.
     """
     difference = row.against_full
     as_asked = row.prune_ratio is None or (row.saved or 0.0) >= row.prune_ratio - SAME_COST
     if difference is None or difference.low is None or difference.high is None:
         return 0, as_asked, (row.metric or 0.0) * (1 if row.measure.higher_is_better else -1)
-    if row.holds:
-        return 2, True, row.saved or 0.0
-    return 1, as_asked, difference.low if row.measure.higher_is_better else -difference.high
+    at_worst = difference.low if row.measure.higher_is_better else -difference.high
+    return (2, round(row.saved or 0.0, 2), at_worst) if row.holds else (1, as_asked, at_worst)
 
 
 def _main_sentence(row: Row) -> str:
