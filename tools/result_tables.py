@@ -182,30 +182,34 @@ def regimes(studies: Sequence[Sequence[Run]]) -> str:
 
 
 def summary(studies: Sequence[Sequence[Run]]) -> str:
-    """A line for each study: how far `Unlearned` is from fewer epochs and from full data, at the ratios that all have.
+    """A line for each study: how far `Unlearned` is from fewer epochs and from full data, at the ratios of the first.
 
-    Differences that are clear of zero are bold.
+    Differences that are clear of zero are bold. The cells of ratios that a study does not have are empty.
 
     Args:
         studies: The runs of each, all of them on one data set.
     """
     compared = [compare(runs) for runs in studies]
-    ratios = sorted(set.intersection(*(set(_ratios(rows)) for rows in compared)))
+    ratios = _ratios(compared[0])
     percent = [f"{100 * ratio:g} %" for ratio in ratios]
     lines = [["Data, network, epochs", "Learned at the end", *percent, *percent]]
     lines[0][2] = f"To fewer epochs: {percent[0]}"
     lines[0][2 + len(ratios)] = f"To full data: {percent[0]}"
     for rows in compared:
         full = _plain(rows, "full")
-        own = [_plain([row for row in rows if row.prune_ratio == ratio], "unlearned") for ratio in ratios]
-        differences = [*(row.against_reduced for row in own), *(row.against_full for row in own)]
-        lines.append([_setting(full, own[0]), _learned(full), *map(_bold_if_clear, differences)])
+        own = {
+            ratio: _plain([row for row in rows if row.prune_ratio == ratio], "unlearned") for ratio in _ratios(rows)
+        }
+        there = [own.get(ratio) for ratio in ratios]
+        differences = [row and row.against_reduced for row in there] + [row and row.against_full for row in there]
+        lines.append([_setting(full, next(iter(own.values()))), _learned(full), *map(_bold_if_clear, differences)])
     return "\n".join(table(lines))
 
 
 def _setting(full: Row, own: Row) -> str:
     setting = full.runs[0].config
-    return f"{_data_name(setting['data'])}, {setting['model']}, {setting['epochs']} ({note(own)})"
+    width = f" of width {setting['width']}" if setting["model"] == "cnn" else ""
+    return f"{_data_name(setting['data'])}, {setting['model']}{width}, {setting['epochs']} ({note(own)})"
 
 
 def _learned(full: Row) -> str:
