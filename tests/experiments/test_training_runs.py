@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import threading
 from dataclasses import replace
@@ -285,6 +286,17 @@ def test_a_batch_of_one_sample_fails_a_run_of_batch_normalization_and_says_why(t
     summary = Runner(RunOptions(tmp_path, device="cpu")).run(settings)
     assert summary["status"] == "failed"
     assert "the last batch of epoch 1 is a single sample" in summary["reason"]
+
+
+def test_a_run_whose_epochs_become_smaller_than_a_batch_fails_and_says_why(tmp_path: Path) -> None:
+    """Its losses decide that, so it is a result of this run; the other runs of a comparison go on."""
+    shrinking = replace(
+        BASE, policy="progressive-dropout", policy_parameters={"threshold": 0.02}, prune_ratio=None, drop_last=True
+    )
+    summary = training(replace(shrinking, epochs=4, schedule="constant"), tmp_path).run()
+    assert summary["status"] == "failed"
+    assert re.fullmatch(r"an epoch of \d+ samples has no full batch of \d+", summary["reason"])
+    assert read_run(tmp_path).epochs  # the epochs before it are recorded
 
 
 def test_what_a_kill_left_of_a_checkpoint_is_removed(tmp_path: Path) -> None:
