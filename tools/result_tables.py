@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from orderdp.policies import Unlearned
 from orderdp.report.tables import counted_out, diverged, note
 from orderdp_paper.suite import Table
 
-__all__ = ["ceilings", "comparison", "further_tests", "glance", "leads", "regimes", "suite_lines", "summary"]
+__all__ = ["ceilings", "comparison", "further_tests", "glance", "leads", "ranking", "regimes", "suite_lines", "summary"]
 
 _CONTROLS = ("full", "reduced", "random")
 _DEFAULTS = {"unlearned": {"refresh": 0.1}}
@@ -197,9 +196,7 @@ def summary(studies: Sequence[Sequence[Run]]) -> str:
     lines[0][2 + len(ratios)] = f"To full data: {percent[0]}"
     for rows in compared:
         full = _plain(rows, "full")
-        own = {
-            ratio: _plain([row for row in rows if row.prune_ratio == ratio], "unlearned") for ratio in _ratios(rows)
-        }
+        own = {ratio: _plain([row for row in rows if row.prune_ratio == ratio], "unlearned") for ratio in _ratios(rows)}
         there = [own.get(ratio) for ratio in ratios]
         differences = [row and row.against_reduced for row in there] + [row and row.against_full for row in there]
         lines.append([_setting(full, next(iter(own.values()))), _learned(full), *map(_bold_if_clear, differences)])
@@ -225,8 +222,12 @@ def _bold_if_clear(difference: Difference | None) -> str:
 
 
 def _data_name(data: str) -> str:
-    """The data set in words: "cifar10, 10,000 images" for "cifar10?train=10000"."""
-    return re.sub(r"\?train=(\d+)$", lambda found: f", {int(found[1]):,} images", data)
+    """The data set in words: "cifar10, 10,000 images" for "cifar10?train=10000"; not what was held out of it."""
+    name, _, modifiers = data.partition("?")
+    kept = [text for text in modifiers.split("&") if text and not text.startswith("holdout=")]
+    images = [f", {int(text[6:]):,} images" for text in kept if text.startswith("train=")]
+    others = [text for text in kept if not text.startswith("train=")]
+    return name + ("?" + "&".join(others) if others else "") + "".join(images)
 
 
 def _study_names(studies: Sequence[Sequence[Run]]) -> list[str]:
@@ -256,9 +257,10 @@ class _Rival:
         ordered = sorted(self.leads.items(), key=lambda entry: entry[1].mean)
         ends = ordered[:: len(ordered) - 1] if len(ordered) > 1 else []
         shown = [f"{lead.mean:+.2f} ({cell})" for cell, lead in ends] or ["", ""]
-        return [name, cells, self._mean(rivals), *shown]
+        return [name, cells, self.mean(rivals), *shown]
 
-    def _mean(self, rivals: int) -> str:
+    def mean(self, rivals: int) -> str:
+        """The mean over cells, with an interval that holds for as many rivals at once."""
         found = list(self.leads.values())
         mean = statistics.fmean(lead.mean for lead in found)
         if any(lead.deviation is None for lead in found):
@@ -305,6 +307,32 @@ def leads(studies: Sequence[Sequence[Run]], policy: str = "unlearned") -> str:
     heads = [f"{_TITLES[policy]} to", "Cells", "Mean", "Smallest", "Largest"]
     order = sorted(rivals, key=lambda name: (name not in _NAMES.values(), list(rivals).index(name)))
     return "\n".join(table([heads, *(rivals[name].line(name, len(rivals)) for name in order)]))
+
+
+def ranking(studies: Sequence[Sequence[Run]]) -> str:
+    """A line for each method: its lead over fewer epochs in every study at every ratio, and in the mean, best first.
+
+    Leads that are clear of zero are bold. The intervals of the means hold for all methods at once.
+
+    Args:
+        studies: The runs of each, all of them on one data set, with the same methods.
+    """
+    methods: dict[str, _Rival] = {}
+    cells: list[str] = []
+    for study, runs in zip(_study_names(studies), studies, strict=True):
+        rows = compare(runs)
+        for ratio in _ratios(rows):
+            cells.append(f"{study}, {100 * ratio:g} %")
+            for row in rows:
+                if row.prune_ratio == ratio and row.policy != "reduced" and row.against_reduced is not None:
+                    name = row.label.removesuffix(f" {100 * ratio:g}%")
+                    methods.setdefault(name, _Rival()).leads[cells[-1]] = row.against_reduced
+    ordered = sorted(methods.items(), key=lambda item: -statistics.fmean(lead.mean for lead in item[1].leads.values()))
+    lines = [
+        [_escaped(name), *(_bold_if_clear(found.leads.get(cell)) for cell in cells), found.mean(len(methods))]
+        for name, found in ordered
+    ]
+    return "\n".join(table([["Method", *cells, "Mean"], *lines]))
 
 
 def ceilings(studies: Sequence[Sequence[Run]]) -> str:

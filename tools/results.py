@@ -28,7 +28,8 @@ and the suite's figure is written to docs/results/figures. All studies at a glan
 
 where studies that are joined by a plus are read as one. "regimes: STUDY ..." in their place is the table of what the
 recommended rule loses, "summary: STUDY ..." its short form in the README, "leads: STUDY ..." its mean lead over each of
-the others, and "ceilings: STUDY ..." the lead over fewer epochs that it could have at most.
+the others, "ceilings: STUDY ..." the lead over fewer epochs that it could have at most, and "ranking: STUDY ..." the
+leads of all methods over fewer epochs.
 """
 
 from __future__ import annotations
@@ -47,7 +48,17 @@ from orderdp.report.charts import charts, save
 from orderdp_paper import SUITES
 from orderdp_paper.charts import draw
 from orderdp_paper.suite import PartResults, prepare, read_part
-from tools.result_tables import ceilings, comparison, further_tests, glance, leads, regimes, suite_lines, summary
+from tools.result_tables import (
+    ceilings,
+    comparison,
+    further_tests,
+    glance,
+    leads,
+    ranking,
+    regimes,
+    suite_lines,
+    summary,
+)
 
 __all__ = [
     "FIGURES",
@@ -79,8 +90,8 @@ _THEMES = {"light": ("#1f2328", "#d1d9e0"), "dark": ("#f0f6fc", "#3d444d")}
 _TABLE = re.compile(r"(<!-- records: (\S+)(?: ratio=(\S+))? -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 _TESTS = re.compile(r"(<!-- tests: (\S+) on (\S+)(?: of (\S+))? -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 _SUITE = re.compile(r"(<!-- suite: (\S+) in (\S+)(?: seeds=(\S+))? -->\n)(.*?)(<!-- end -->)", re.DOTALL)
-_STUDIES = re.compile(r"(<!-- (glance|summary|regimes|leads|ceilings): ([^\n]+?) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
-_OF_STUDIES = {"glance": glance, "summary": summary, "regimes": regimes, "leads": leads, "ceilings": ceilings}
+_OF_STUDIES = {table.__name__: table for table in (glance, summary, regimes, leads, ranking, ceilings)}
+_STUDIES = re.compile(rf"(<!-- ({'|'.join(_OF_STUDIES)}): ([^\n]+?) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 _COMMAND = re.compile(r"^\$ (orderdp (?:[^\n]*\\\n)*[^\n]*)$", re.MULTILINE)
 
 

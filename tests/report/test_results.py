@@ -323,6 +323,31 @@ def test_the_lead_over_a_rival_is_the_mean_over_data_sets_and_ratios(monkeypatch
     assert mean.startswith("+3.00 (")
 
 
+def test_the_ranking_has_the_leads_of_all_methods_over_fewer_epochs_best_in_the_mean_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def study(data: str, leads: dict[str, float]) -> list[Run]:
+        at = {"data": data, "prune_ratio": 0.5, "saved": 0.5}
+        runs = [written.full(90.0 + seed / 10, seed, data=data) for seed in (0, 1, 2)]
+        for seed in (0, 1, 2):
+            runs.append(written.reduced(80.0 + (seed == 1) / 10, seed, label="fewer epochs 50%", **at))
+            for name, lead in leads.items():
+                runs.append(written.run(80.0 + lead + (seed == 2) / 10, seed, policy=name, label=f"{name} 50%", **at))
+        return runs
+
+    one = study("digits?holdout=0.2&train=1000", {"a_b": -1.0, "c": 0.5})
+    studies = {"one": one, "two": study("iris", {"a_b": 3.0, "c": 0.7})}
+    monkeypatch.setattr(results, "read_runs", lambda folder: studies[folder.stem])
+    lines = results.filled("<!-- ranking: one two -->\n<!-- end -->\n").splitlines()
+    heads, first, second = ([cell.strip() for cell in line.strip("|").split("|")] for line in (lines[2], *lines[4:6]))
+    assert heads == ["Method", "digits, 1,000 images, 50 %", "iris, 50 %", "Mean"]
+    assert (first[0], second[0]) == ("a\\_b", "c")
+    assert [cell.split(" (")[0] for cell in first[1:]] == ["**-1.00", "**+3.00", "+1.00"]
+    assert [cell.split(" (")[0] for cell in second[1:]] == ["**+0.50", "**+0.70", "+0.60"]
+    low, high = (float(end) for end in second[3].split("(")[1].rstrip(")").split(", "))
+    assert 0 < low < 0.6 < high
+
+
 def test_studies_of_one_data_set_are_told_apart_by_their_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
     def study(epochs: int, lead: float, data: str = "digits?train=1000") -> list[Run]:
         at = {"data": data, "epochs": epochs, "prune_ratio": 0.5, "saved": 0.5}
