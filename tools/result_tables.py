@@ -199,14 +199,16 @@ def summary(studies: Sequence[Sequence[Run]]) -> str:
         own = {ratio: _plain([row for row in rows if row.prune_ratio == ratio], "unlearned") for ratio in _ratios(rows)}
         there = [own.get(ratio) for ratio in ratios]
         differences = [row and row.against_reduced for row in there] + [row and row.against_full for row in there]
-        lines.append([_setting(full, next(iter(own.values()))), _learned(full), *map(_bold_if_clear, differences)])
+        lines.append([_setting(full, *own.values()), _learned(full), *map(_bold_if_clear, differences)])
     return "\n".join(table(lines))
 
 
-def _setting(full: Row, own: Row) -> str:
+def _setting(full: Row, *own: Row) -> str:
     setting = full.runs[0].config
+    counts = [len(row.runs) for row in own]
+    seeds = note(own[0]) if len(set(counts)) == 1 else f"{min(counts)} to {max(counts)} seeds"
     width = f" of width {setting['width']}" if setting["model"] == "cnn" else ""
-    return f"{_data_name(setting['data'])}, {setting['model']}{width}, {setting['epochs']} ({note(own)})"
+    return f"{_data_name(setting['data'])}, {setting['model']}{width}, {setting['epochs']} ({seeds})"
 
 
 def _learned(full: Row) -> str:
