@@ -82,6 +82,7 @@ from orderdp.errors import (
     NoOpenEpochWarning,
     RealRatioWarning,
     RestartedEpochWarning,
+    SmallEpochError,
     StateError,
     warn,
     warn_nonfinite,
@@ -631,7 +632,7 @@ class EpochManager:
         if end == 0 and request.cut is not None and not self.done:
             # With one selection per step, the epoch itself holds only its full batches.
             samples = len(order) or self.size_bounds(progress.epoch)[1]
-            raise ConfigError(
+            raise SmallEpochError(
                 f"an epoch of {samples} samples has no full batch of {request.batch_size}. "
                 "Choose a smaller batch_size, prune less, or set drop_last=False."
             )

@@ -4,6 +4,7 @@
 
     OrderDPError
     ├── ConfigError (ValueError)         a parameter is out of range or contradicts another
+    │   ├── SmallEpochError              an epoch has no full batch, and incomplete ones are dropped
     │   └── UnknownSizeError             the number of samples kept is not known in advance
     ├── DatasetError (ValueError)        the data set has no length, is empty, missing, damaged, or has changed
     ├── FeedbackError (ValueError)       index, losses or scores of a step do not fit together
@@ -49,6 +50,7 @@ __all__ = [
     "RealRatioWarning",
     "RecordError",
     "RestartedEpochWarning",
+    "SmallEpochError",
     "StateError",
     "UnknownSizeError",
     "UnreachableRatioWarning",
@@ -74,6 +76,10 @@ class OrderDPError(Exception):
 
 class ConfigError(OrderDPError, ValueError):
     """A parameter is out of range or contradicts another."""
+
+
+class SmallEpochError(ConfigError):
+    """An epoch has no full batch, and incomplete ones are dropped."""
 
 
 class UnknownSizeError(ConfigError):

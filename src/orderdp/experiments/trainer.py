@@ -22,6 +22,7 @@ from orderdp.errors import (
     DatasetError,
     NonFiniteLossError,
     OrderDPWarning,
+    SmallEpochError,
     StateError,
     UnknownSizeError,
     warn,
@@ -380,8 +381,8 @@ class Training:
                 self._end_pending_epoch()
                 while not self._pruner.done:
                     self._train_epoch()
-            except (DivergedError, SingleSampleError, NonFiniteLossError, ConfigError) as error:
-                if isinstance(error, ConfigError) and not self._state.steps:
+            except (DivergedError, SingleSampleError, NonFiniteLossError, SmallEpochError) as error:
+                if isinstance(error, SmallEpochError) and not self._state.steps:
                     raise  # the settings are wrong; later on, it is the losses that made an epoch too small
                 # Only the first sentence: the advice after it is for users' own loops, which can set on_nan="warn".
                 return self._finish("failed", str(error).partition(". ")[0])
